@@ -81,7 +81,7 @@ def in_shape_of(value: np.ndarray, counterpart: np.ndarray, match: ParameterMatc
     Args:
         value: buffer of one side.
         counterpart: value of the matching buffer on the other side.
-        match: correspondence of the two buffers; it states whether one is the transpose of the other.
+        match: correspondence of the two buffers; it states whether the port has the transpose.
     """
     if value.size != counterpart.size:
         return value

@@ -1,4 +1,4 @@
-"""The port of a user's pair: any Paddle layer, as the gate runs the ports of its own families."""
+"""A step of a pair's port: any Paddle layer, run by the gate like the ports of this project's families."""
 
 from __future__ import annotations
 
@@ -40,22 +40,40 @@ from toolkit.parity.measure.evaluation import RUNS, WHOLE
 from toolkit.parity.measure.naming import TensorName, append_number
 from toolkit.parity.measure.updates import scale_gradient
 
-#: Matches the line of a forward that makes a loss.
+#: Pattern of a source line that computes a loss.
 LOSS = r"\bloss\w*\s*=.*\(|\w_loss\s*=.*\(|cross_entropy\("
 
 
 class PairStep(Step):
-    """A step of a user's layer.
+    """A forward and a backward of a user's Paddle layer, with the reference's weights, batch and draws.
 
-    Names are the reference's wherever there is one: of parameters, of modules and their outputs, and of draws.
+    Tensors have the reference's names if the pair's map has a counterpart. This holds for parameters, modules, their
+    outputs, and draws. A module without a counterpart is named `port PATH`.
+
+    Attributes:
+        source: loaded module of the user's file.
+        map: correspondence of the two sides.
+        module_of: the reference's path of each mapped module, by the port's path.
+        given_weights: the reference's weights, by name.
+        given_buffers: the reference's buffers before the step, by name.
+        truth: R64's tensors, by name.
+        layout: correspondence of the parameters of both sides.
     """
 
-    #: During a run, what a gradient that is dropped is handed to.
+    #: During a run, the function that receives a gradient before it is freed; None outside of a run.
     _hand: Measure | None = None
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
+        """Build the user's layer, and load the reference's weights and buffers.
+
+        Args:
+            job: job of the pair.
+            folder: job folder, with the reference's files.
+            dtype: `float64` or `float32`.
+            backward: unused, because a user's layer has only one backward.
+        """
         assert job.pair is not None
-        self.backwards = (PLAIN, PLAIN)  # one only
+        self.backwards = (PLAIN, PLAIN)  # a user's layer has a single backward
         self.port = job.port
         self.lowered = ()
         self.brief = job.brief
@@ -68,11 +86,11 @@ class PairStep(Step):
         self.recorded_draws = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
         self.given_weights = TensorFile(folder / "weights.safetensors")
-        # A library may note the default dtype on import: it is to be float32, from which it is widened if need be.
+        # The import happens before the default dtype changes, because a library may store the default dtype on import.
         self.source = user_code.load(job.pair.port)
         with self.in_its_dtype():
             self.model = built(self.source, job)
-        # Layer.to also casts integers, and what has no memory yet.
+        # Layer.to would also cast integers and tensors without memory.
         self.model._to_impl(dtype=dtype, floating_only=True)
         shapes = {name: self.given_weights.shape(name) for name in self.given_weights}
         self.layout = Layout(self.map.parameters, shapes)
@@ -96,26 +114,41 @@ class PairStep(Step):
 
     @staticmethod
     def leaks() -> list[str]:
+        """Return the lines of the port, `file:line`, where a float64 step would have computed in fewer digits."""
         return list(replaced.leaks)
 
     @staticmethod
     def limited_lines() -> list[str]:
+        """Return the lines of the port where Paddle's limit of scores was removed (:mod:`.score_limit`).
+
+        Each line is written `file:line`.
+        """
         return list(score_limit.limited_lines)
 
     def _load(self) -> None:
+        """Set the port's trained parameters to the reference's weights."""
         for name, parameter in self.model.named_parameters():
             value = self.layout.of_port(name, parameter.shape, self._in_dtype, is_weight=True)
             if value is not None:
                 parameter.set_value(value.astype(self.dtype))
 
     def _in_dtype(self, name: str) -> np.ndarray | None:
-        """Return a parameter of the reference in the step's dtype. An offset is added in this dtype."""
+        """Return a parameter of the reference in the step's dtype; None if the reference does not have it.
+
+        An offset of the map is added to the result, so that the sum is rounded to this dtype, too.
+
+        Args:
+            name: the reference's name of the parameter.
+        """
         value = self.given_weights.get(name)
         return None if value is None else value.astype(self.dtype)
 
     def _drop_gradients(self) -> None:
-        """Have each parameter's gradient handed on when it is complete, and then dropped: all are as large as the
-        model. One whose counterpart is in several parameters stays."""
+        """Register hooks that measure each parameter's gradient as soon as it is complete, and then free it.
+
+        All gradients together are as large as the model. A gradient is kept if the parameter has only a part of a
+        parameter of the reference.
+        """
 
         def hand_on(name: str, parameter: paddle.Tensor, names: list[str]) -> None:
             if parameter.grad is None or self._hand is None:
@@ -137,8 +170,15 @@ class PairStep(Step):
     def _in_layout(
         self, value: Callable[[paddle.Tensor], np.ndarray | None], is_weight: bool = False
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield a value of each parameter by the reference's names and in its layout. A parameter without a counterpart
-        has its own name."""
+        """Yield the name and an array of each parameter, in the reference's layout.
+
+        A parameter without a counterpart has the port's name and layout.
+
+        Args:
+            value: function that returns the array of a parameter of the port, such as its gradient; None if there is no
+                array.
+            is_weight: whether the arrays are the values of the parameters, so that the map's offsets are subtracted.
+        """
         ours = dict(self.model.named_parameters())
         yield from self.layout.of_reference(lambda name: value(ours[name]), is_weight)
         for name, parameter in ours.items():
@@ -146,12 +186,21 @@ class PairStep(Step):
                 yield name, array
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the reference's name and the port's value of each parameter, in the reference's layout."""
         for name, value in self._in_layout(_numbers, is_weight=True):
             if name in self.given_weights:
                 yield name, self._remove_rounding(name, value)
 
     def _remove_rounding(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Remove the rounding of a parameter's offset: 1 plus a small number keeps fewer digits of that number."""
+        """Return a parameter without the rounding error of the map's offset.
+
+        If an offset of 1 is added to a small number, the sum keeps fewer digits of the number. Elements that differ
+        from the reference only by this rounding are replaced by the reference's elements.
+
+        Args:
+            name: the reference's name of the parameter.
+            value: the port's value of the parameter after subtraction of the offset.
+        """
         offset = max((abs(match.offset) for match in self.layout.by_reference.get(name, ())), default=0.0)
         reference_value = self._in_dtype(name)
         if not offset or reference_value is None:
@@ -160,23 +209,33 @@ class PairStep(Step):
         return np.where(np.abs(value - reference_value) <= rounding, reference_value, value)
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
+        """Return the output of the port for a batch, with its loss unless only a forward is compared.
+
+        If a file of the pair has its own ``loss`` function, the logits are None, because they are not compared.
+        """
         with self.in_its_dtype(), user_code.running(self.source):
             output = computed(self.source, self.model, inputs, not self.forward_only)
         return replace(output, logits=None) if self._has_loss else output
 
     @contextlib.contextmanager
     def in_its_dtype(self) -> Iterator[None]:
-        """Inside the block, the user's code computes in the step's dtype."""
+        """Let the user's code compute in the step's dtype inside the ``with`` block."""
         with default_dtype(self.dtype), keeps_double() if self.dtype == "float64" else contextlib.nullcontext():
             yield
 
     def start(self) -> None:
-        """As :meth:`.step.Step.start`, from the reference's buffers."""
+        """Set the model to the mode of the step, and its buffers to the reference's values before the step."""
         super().start()
         buffers.give(self.model, self.map.buffers, self.given_buffers)
 
     def run(self, measure: Measure, with_hooks: bool = True) -> None:
-        """As :meth:`.step.Step.run`, but measure the buffers after the step, too."""
+        """Run forward and backward, and measure outputs, gradients, and the buffers after the step.
+
+        Args:
+            measure: function that receives the name and value of each tensor.
+            with_hooks: whether outputs and buffers are measured, too. Otherwise only the loss and the gradients are
+                measured.
+        """
         self._hand = measure
         with dense_gradients(), user_code.running(self.source, alone=False):  # the file may define a backward
             super().run(measure, with_hooks)
@@ -192,12 +251,19 @@ class PairStep(Step):
                 measure(f"buffer:port {name}", ours[name])
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
+        """Return the only evaluation of a pair, which uses the batch of the step."""
         return {WHOLE: dict(self.batch)}
 
     def evaluate(self, measure: Measure) -> None:
-        """As :meth:`.step.Step.evaluate`, from what the reference's step leaves in its buffers: a difference of the
-        port's is a finding of its own, and would show in every output behind it."""
-        if self.forward_only:  # the step is that
+        """Run the port in evaluation mode, starting from the reference's buffers after its step.
+
+        The port's own buffers are compared after the step. If they differed here, every output behind them would
+        differ, too.
+
+        Args:
+            measure: function that receives the name and value of each tensor.
+        """
+        if self.forward_only:  # the step is already a forward in evaluation mode
             return
         left = {match.reference: self.truth.get(f"buffer:{match.reference}") for match in self.map.buffers}
         buffer_values = {
@@ -211,20 +277,35 @@ class PairStep(Step):
         super().evaluate(measure)
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
+        """Return True, because the evaluation of a pair always has a loss."""
         return True
 
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> PairDraws:
+        """Return recorded draws as a source that maps the port's names of draws to the reference's names.
+
+        Args:
+            recorded: recorded draws by the reference's name.
+            arguments: further arguments of :class:`.replaced.PairDraws`: sender, run and order.
+        """
         return PairDraws(recorded, self.rates, self.map, *arguments)
 
     @contextlib.contextmanager
     def apply_draws(self, draws: RecordedDraws) -> Iterator[None]:
+        """Let the port's dropout, random numbers and discrete choices come from ``draws`` inside the ``with`` block."""
         assert isinstance(draws, PairDraws)
         with use(draws):
             yield
 
     @contextlib.contextmanager
     def watched_calls(self, draws: RecordedDraws, sender: Sender) -> Iterator[calls.Calls]:
-        """Inside the ``with`` block, send every call of a function of Paddle."""
+        """Send every call of a Paddle function inside the ``with`` block, and yield the recorder of the calls.
+
+        After the block, the recorded calls of module inputs and outputs are sent, too.
+
+        Args:
+            draws: draws of the run, which know the running module.
+            sender: receiver of the calls.
+        """
         of_paddle = {name for name, layer in self.model.named_sublayers() if is_of_paddle(layer)}
 
         def running() -> str:
@@ -238,6 +319,11 @@ class PairStep(Step):
         sender.send_json("entered_at", watching.entered_at)
 
     def _on_leave(self, measure: Measure | None) -> OnLeave:
+        """Return a function that measures the first output tensor of each mapped module after its call.
+
+        It measures nothing if ``measure`` is None.
+        """
+
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             if measure is None or not self.recording or TensorName.parse(called).module not in self.module_of:
                 return
@@ -249,8 +335,14 @@ class PairStep(Step):
         return left
 
     def laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Return an output, or its gradient, in the reference's axes and, if it has as many elements, in its shape:
-        B x T x D may be B*T x D there."""
+        """Return an output of the port, or its gradient, in the axes, shape and feature order of the reference.
+
+        The port's (B, T, D) may be the reference's (B*T, D). An array with another number of elements keeps its shape.
+
+        Args:
+            name: the reference's name of the tensor.
+            value: tensor in the port's layout.
+        """
         module = TensorName.parse(name).module
         axes, shape = self.map.axes.get(module, ()), self.map.shapes.get(module, value.shape)
         value = value.transpose(axes) if value.ndim == len(axes) else value
@@ -259,31 +351,58 @@ class PairStep(Step):
         return value if order is None else value.take(order.places, order.axis)
 
     def _order_of(self, module: str, value: np.ndarray) -> OutputOrder | None:
-        """Return the order of an output's features in the port, or of its gradient's; None if it is the reference's."""
+        """Return the order of an output's features in the port; None if it equals the reference's order.
+
+        Args:
+            module: the reference's path of the module.
+            value: output of the module, or its gradient. If its shape does not fit the order, the result is None.
+        """
         order = self.map.orders.get(module)
         fits = order is not None and value.ndim > order.axis and value.shape[order.axis] == len(order.places)
         return order if fits else None
 
     def in_own_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Return an output of the reference in the axes, shape and feature order of the port.
+
+        Args:
+            name: the reference's name of the tensor.
+            value: tensor in the reference's layout.
+            shape: shape of the tensor in the port.
+        """
         module = TensorName.parse(name).module
         if (order := self._order_of(module, value)) is not None:
             value = value.take(np.argsort(order.places), order.axis)
         return in_axes_of_port(value, self.map.axes.get(module, ()), shape)
 
     def name_of(self, called: str) -> str:
-        """Return the reference's name for what is named after a module of the port."""
+        """Return the reference's name of a tensor, given the port's name.
+
+        Example: `output:blocks.0` -> `output:layers.0`, or `output:port blocks.0` if the map lacks the module.
+
+        Args:
+            called: name with the port's path of the module.
+        """
         parsed = TensorName.parse(called)
         return str(parsed._replace(module=self.module_of.get(parsed.module, f"port {parsed.module}")))
 
     def parameter_names(self) -> list[str]:
+        """Return the reference's names of its parameters, then the port's names of parameters without a counterpart."""
         own = (name for name, _ in self.model.named_parameters() if name not in self.layout.by_port)
         return [*self.layout.by_reference, *own]
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the name and gradient of each parameter that has a gradient, in the reference's layout."""
         return self._in_layout(lambda parameter: None if parameter.grad is None else gradient_of(parameter))
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """Make the job's updates with Paddle's AdamW and the reference's gradients."""
+        """Update the parameters with Paddle's AdamW and gradients made from R64's, and measure them after each update.
+
+        Args:
+            job: job of the pair, with the number of updates.
+            folder: unused.
+            measure: function that receives the name and value of each parameter, such as `updated:head.weight#2`.
+            truth: R64's tensors by name, with the gradients.
+        """
         if self.forward_only or not job.updates:
             return
         settings = self.settings
@@ -306,7 +425,10 @@ class PairStep(Step):
                     measure(append_number(f"updated:{name}", update), value)
 
     def _remove_offsets(self) -> None:
-        """Give parameters that a map shifts the reference's own numbers, which AdamW decays toward 0."""
+        """Replace parameters that the map shifts by the reference's values, without the offset.
+
+        AdamW decays a parameter toward 0, so the decay depends on the offset.
+        """
         shifted_names = {match.port for match in self.map.parameters if match.offset}
         for name, parameter in self.model.named_parameters():
             value = self.layout.of_port(name, parameter.shape, self._in_dtype) if name in shifted_names else None
@@ -314,19 +436,25 @@ class PairStep(Step):
                 parameter.set_value(value)
 
     def facts(self) -> CandidateFacts:
+        """Return the epsilon of each mapped layer norm, as facts about the port."""
         layers = dict(self.model.named_sublayers())
         found = {name: layers[port] for name, port in self.map.modules.items() if port in layers}
         norms = {name: layer for name, layer in found.items() if isinstance(layer, nn.LayerNorm)}
         return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
 
     def places(self) -> dict[str, Place]:
+        """Return the source locations of the port's modules, loss and random draws.
+
+        The keys are the reference's paths of modules, the port's paths of modules without a counterpart, `logits`,
+        `losses`, `loss`, and the kinds of draws and choices.
+        """
         layers = dict(self.model.named_sublayers(include_self=True))
         matches = (*self.map.parameters, *self.map.buffers)
         held = {match.reference: match.port.rpartition(".")[0] for match in matches}
         modules = {**self.map.modules, **{name.rpartition(".")[0]: path for name, path in held.items()}}
         found = {name: place_of(layers, path) for name, path in modules.items() if path in layers}
         of_port = {name.rpartition(".")[0] for name, _ in self.model.named_parameters()}
-        for path, layer in layers.items():  # which the reference may lack
+        for path, layer in layers.items():  # layers without a counterpart in the reference
             if (path in of_port or isinstance(layer, nn.Dropout)) and path not in found:
                 found[path] = place_of(layers, path)
         loss = getattr(self.source, "loss", type(self.model).forward)
@@ -339,7 +467,11 @@ class PairStep(Step):
 
 
 def gradient_of(parameter: paddle.Tensor) -> np.ndarray:
-    """Return a parameter's gradient in its shape. That of an embedding may have only the rows that were read."""
+    """Return a parameter's gradient in the parameter's shape.
+
+    Paddle stores a sparse gradient of an embedding with only the rows that were used. The missing rows are filled with
+    zeros.
+    """
     gradient = parameter.grad
     if not gradient.is_selected_rows():
         return gradient.numpy()
@@ -349,11 +481,17 @@ def gradient_of(parameter: paddle.Tensor) -> np.ndarray:
 
 
 def _numbers(parameter: paddle.Tensor) -> np.ndarray:
+    """Return a parameter's value as an array."""
     return parameter.numpy()
 
 
 def _rate(settings: Any, update: int) -> float:
-    """Return the learning rate of an update, counted from 1: a linear warm-up, then the schedule."""
+    """Return the learning rate of an update: a linear warm-up, then the schedule of the settings.
+
+    Args:
+        settings: settings of the training.
+        update: number of the update, counted from 1.
+    """
     warm = math.ceil(settings.max_steps * settings.warmup_ratio)
     done = update - 1
     if done < warm:
@@ -368,7 +506,16 @@ def _rate(settings: Any, update: int) -> float:
 def scaled_gradients(
     step: PairStep, truth: Mapping[str, np.ndarray], update: int, max_norm: float | None
 ) -> Iterator[None]:
-    """Give every parameter the reference's gradient of an update inside the block, clipped to ``max_norm`` in all."""
+    """Set the port's gradients to the gradients of an update inside the ``with`` block, and clear them afterwards.
+
+    They are R64's gradients, multiplied by the factors of the update (:func:`.updates.scale_gradient`).
+
+    Args:
+        step: step of the port.
+        truth: R64's tensors by name, with the gradients.
+        update: number of the update, counted from 1.
+        max_norm: maximum norm of all gradients together; larger gradients are clipped. None or 0 disables clipping.
+    """
     given = {
         name: scale_gradient(truth[f"gradient:{name}"], update, [1.0])
         for name in step.layout.by_reference
@@ -391,10 +538,16 @@ def scaled_gradients(
 
 
 def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
-    """Return what a side's ``build`` gives, with the job's seed or another.
+    """Return the layer that the ``build`` function of the port's file creates.
+
+    Args:
+        source: loaded module of the port's file.
+        job: job of the pair, with the configuration and the seed.
+        seed: seed of Paddle's generators; by default the job's seed.
 
     Raises:
-        UserCodeError: it raises, or gives no Paddle layer, or one that it has given before.
+        UserCodeError: ``build`` raised an error, or did not return a new Paddle layer; or the layer has complex
+            parameters or recurrent layers with dropout.
     """
     paddle.seed(job.seed if seed is None else seed)
     with user_code.running(source):
@@ -409,7 +562,14 @@ def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
 def computed(
     source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor], needs_loss: bool = True
 ) -> outputs.StepOutput:
-    """As :func:`.outputs.compute_step`."""
+    """Return the logits and the loss of a user's layer for a batch (:func:`.outputs.compute_step`).
+
+    Args:
+        source: loaded module of the user's file.
+        model: layer of the user.
+        inputs: tensors of the batch by name.
+        needs_loss: whether a loss is required; False if only a forward is compared.
+    """
 
     def is_tensor(one: Any) -> bool:
         return isinstance(one, paddle.Tensor)
@@ -418,7 +578,7 @@ def computed(
 
 
 def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.Tensor]:
-    """Return the batch as tensors; floating-point numbers get the model's dtype."""
+    """Return the arrays of a batch as Paddle tensors, with floating-point numbers in ``dtype``."""
     return {
         name: paddle.to_tensor(value.astype(dtype) if value.dtype.kind == "f" else value)
         for name, value in batch.items()
@@ -426,11 +586,19 @@ def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.
 
 
 def place_of(layers: Mapping[str, nn.Layer], path: str) -> Place:
-    """Return a layer's class, the line of the outer layer that makes it, and that of its class if it is a port's. If
-    no line names the layer, the outer layer's class stands for it."""
+    """Return the source location of a layer.
+
+    It consists of the layer's class, the line of the outer layer's code that creates the layer, and the line of the
+    class definition if the class is not Paddle's. If no line of the outer layer names the attribute, the line of the
+    outer layer's class is used.
+
+    Args:
+        layers: all layers of the port by path.
+        path: path of the layer.
+    """
     layer = layers[path]
     around, _, attribute = path.rpartition(".")
-    while attribute.isdigit() and around:  # for a list's, where the list is made
+    while attribute.isdigit() and around:  # for a member of a list, find the line that creates the list
         around, _, attribute = around.rpartition(".")
     made = None
     if around in layers:
@@ -442,7 +610,7 @@ def place_of(layers: Mapping[str, nn.Layer], path: str) -> Place:
 
 
 def is_of_paddle(layer: nn.Layer) -> bool:
-    """Whether a layer's class is Paddle's own."""
+    """Return whether a layer's class is defined in Paddle itself, or in the gate."""
     return (inspect.getsourcefile(type(layer)) or "").startswith(LIBRARIES)
 
 

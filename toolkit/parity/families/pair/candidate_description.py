@@ -1,4 +1,4 @@
-"""Describes what the port of a pair is made of, before it is compared."""
+"""Describes the parts of a pair's port before the comparison: parameters, modules, draws, buffers and masks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.measure.square_weights import SquareWeights
 from toolkit.parity.mutants.generic import ACTIVATIONS, EPSILONS, mask_arguments
 
-#: Role of the ``weight`` of each layer class.
+#: Role of a layer's ``weight``, with the layer classes that have this role.
 ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("linear", (nn.Linear, nn.Bilinear)),
     ("embedding", (nn.Embedding,)),
@@ -38,7 +38,14 @@ ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
 
 
 def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -> Description:
-    """Build the layer and run it once, watched."""
+    """Build the user's layer, run it once, and return the description of its parts.
+
+    Args:
+        job: job of the pair.
+        folder: job folder. The batch is written there if the port's file has the ``batch`` function.
+        sender: unused.
+        kernels: unused.
+    """
     assert job.pair is not None
     source = user_code.load(job.pair.port)
     if job.pair.batch_from == "port":
@@ -89,23 +96,34 @@ def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -
 
 
 def _gradient_of(output: paddle.Tensor, place: int, weight: paddle.Tensor) -> np.ndarray | None:
+    """Return the gradient of one element of an output for a weight; None without a dependence.
+
+    Args:
+        output: output of a layer.
+        place: index of the element in the flattened output.
+        weight: weight of the layer.
+    """
     (gradient,) = paddle.grad(output.flatten()[place], weight, retain_graph=True, allow_unused=True)
     return None if gradient is None else gradient.numpy()
 
 
 def _trained_weights(layer: nn.Layer) -> dict[str, paddle.Tensor]:
-    """Return the weights that a layer holds itself and that take a gradient."""
+    """Return the trained parameters that a layer holds itself, by name, without the parameters of its children."""
     return {name: one for name, one in layer._parameters.items() if one is not None and not one.stop_gradient}
 
 
 def _role(layer: nn.Layer) -> str:
-    """Return the role of a layer's parameters, by the type of the layer."""
+    """Return the role of a layer's ``weight`` (:data:`ROLES`); `other` for any other layer class."""
     return next((role for role, kinds in ROLES if isinstance(layer, kinds)), "other")
 
 
 @contextlib.contextmanager
 def masks_seen(model: nn.Layer) -> Iterator[set[nn.Layer]]:
-    """Yield a set that collects the layers which get a mask inside the ``with`` block."""
+    """Yield a set, and add each layer that is called with a mask argument inside the ``with`` block.
+
+    Args:
+        model: port.
+    """
     seen: set[nn.Layer] = set()
     layers = [one for one in model.sublayers() if "forward" not in vars(one)]
 
@@ -121,7 +139,7 @@ def masks_seen(model: nn.Layer) -> Iterator[set[nn.Layer]]:
 
     for layer in layers:
         if any("mask" in name.lower() for name in inspect.signature(type(layer).forward).parameters):
-            vars(layer)["forward"] = watching(layer)  # PaddleNLP's models change what is set as an attribute
+            vars(layer)["forward"] = watching(layer)  # PaddleNLP's models modify attributes when they are set
     try:
         yield seen
     finally:
@@ -130,11 +148,19 @@ def masks_seen(model: nn.Layer) -> Iterator[set[nn.Layer]]:
 
 
 def _runs_paddles_forward(layer: nn.Layer) -> bool:
+    """Return whether a layer's ``forward`` is defined in Paddle itself."""
     return (inspect.getsourcefile(type(layer).forward) or "").startswith(LIBRARIES)
 
 
 def _has(layer: nn.Layer, masked: Collection[nn.Layer]) -> Iterator[str]:
-    """Yield those of :attr:`.pair.ModuleFacts.has` that a layer has."""
+    """Yield the settings of a layer that a fault can change (:attr:`.pair.ModuleFacts.has`).
+
+    They are `epsilon`, `activation`, `dropout` and `mask`.
+
+    Args:
+        layer: layer of the port.
+        masked: layers that were called with a mask.
+    """
     if any(isinstance(getattr(layer, name, None), float) for name in EPSILONS):
         yield "epsilon"
     applied = any(callable(getattr(layer, name, None)) for name in ACTIVATIONS)
@@ -147,23 +173,33 @@ def _has(layer: nn.Layer, masked: Collection[nn.Layer]) -> Iterator[str]:
 
 
 def _layout(layer: nn.Layer) -> str:
-    """Return the layout of a convolution's data, a norm's or a pooling's."""
+    """Return the data layout of a convolution, norm or pooling layer, such as `NCHW`; "" for other layers."""
     told = getattr(layer, "_data_format", None) or getattr(layer, "data_format", None)
     return told if isinstance(told, str) and told[:1] == "N" else ""
 
 
 def parameters_of(model: nn.Layer, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
-    """Describe every parameter."""
+    """Yield the facts about each parameter of a model.
+
+    Args:
+        model: port.
+        order: position of each module's first call, by the module's path.
+    """
     described = _Describing(model, order)
     for name, parameter in model.named_parameters():
         yield replace(described(name, parameter), constant=constant_of(parameter.numpy()))
 
 
 class _Describing:
-    """Describes a tensor that a model holds by a name.
+    """Function that returns the facts about a tensor of a model, given its name and the tensor.
 
     Args:
-        order: by module, when it first ran.
+        model: port.
+        order: position of each module's first call, by the module's path.
+
+    Attributes:
+        layers: all layers of the model by path.
+        names: all names of each parameter, by the parameter's ``id``.
     """
 
     def __init__(self, model: nn.Layer, order: Mapping[str, int]) -> None:
@@ -176,6 +212,12 @@ class _Describing:
                 self.names.setdefault(id(held), []).extend(names)
 
     def __call__(self, name: str, value: paddle.Tensor) -> ParameterFacts:
+        """Return the facts about a parameter or buffer.
+
+        Args:
+            name: dotted name of the tensor in the model.
+            value: the tensor.
+        """
         path, _, leaf = name.rpartition(".")
         layer = self.layers[path]
         role = _role(layer)

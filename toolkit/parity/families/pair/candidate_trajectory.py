@@ -1,4 +1,4 @@
-"""Trains the port of a pair by itself, on the reference's batches and draws, in each dtype."""
+"""Trains a pair's port independently in each dtype, on the reference's batches and draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ from toolkit.parity.measure.trajectory import Trajectory
 
 
 def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -> TrajectoryFacts:
-    """Train, and leave a trajectory for each dtype."""
+    """Train the port in each dtype, write the trajectories, and return the optimizer's source location.
+
+    Each trajectory has the losses, gradients and parameters of all steps. It is written to
+    `candidate/trajectory-DTYPE.safetensors`.
+
+    Args:
+        job: job of the pair, with the number of steps.
+        folder: job folder, with the reference's files.
+        sender: unused.
+        kernels: unused.
+    """
     places = dict(files.read_tensors(folder / "reference" / "places.safetensors"))
     batches = TensorFile(folder / "batches.safetensors")
     optimizer = None
@@ -38,6 +48,15 @@ def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -
 
 
 def _train(step: PairStep, job: Job, folder: Path, batches: TensorFile, kept: Trajectory) -> Any:
+    """Train the port for the job's number of steps, add each step to a trajectory, and return the optimizer.
+
+    Args:
+        step: step of the port in one dtype.
+        job: job of the pair.
+        folder: job folder.
+        batches: batches of all steps, with tensors named `STEP|NAME`.
+        kept: trajectory of the run.
+    """
     assert job.pair is not None
     with step.in_its_dtype(), user_code.running(step.source):
         optimizer = optimizer_of(step, job)
@@ -62,10 +81,14 @@ def _train(step: PairStep, job: Job, folder: Path, batches: TensorFile, kept: Tr
 
 
 def optimizer_of(step: PairStep, job: Job) -> paddle.optimizer.Optimizer:
-    """Return the optimizer that the user's file makes, else AdamW.
+    """Return the optimizer that the user's file creates, or Paddle's AdamW if it has no ``optimizer`` function.
+
+    Args:
+        step: step of the port.
+        job: job of the pair, with the settings of AdamW.
 
     Raises:
-        UserCodeError: the file gives none.
+        UserCodeError: the file's ``optimizer`` function does not return a Paddle optimizer.
     """
     if not hasattr(step.source, "optimizer"):
         settings = job.training

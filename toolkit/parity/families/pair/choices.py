@@ -15,7 +15,7 @@ import paddle
 
 from toolkit.parity.families.pair import replaced
 
-#: Modules and classes from which a user's code may get Paddle's functions.
+#: Modules and classes that provide Paddle's functions of discrete choices.
 OWNERS = (paddle, paddle.tensor, paddle.tensor.search, paddle.Tensor)
 
 

@@ -72,7 +72,7 @@ class Layout:
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=matches[0].axis)
 
     def whole_in(self, port: str) -> list[str] | None:
-        """Return the names of the reference's parameters that one parameter of the port contains completely.
+        """Return the names of the reference's parameters that a parameter of the port contains completely.
 
         The result is None if one of these parameters is also partly in another parameter of the port.
 

@@ -1,4 +1,4 @@
-"""The reference of a user's pair: any torch module, as the gate runs those of its own families."""
+"""A step of a pair's reference: any torch module, run by the gate like the references of this project's families."""
 
 from __future__ import annotations
 
@@ -47,25 +47,37 @@ from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, rec
 from toolkit.parity.reference.rounded import EXACT_EPSILONS
 from toolkit.parity.reference.step import STORAGE_DTYPES, Step, nudge_copy
 
-#: Role of the ``weight`` of each layer class.
+#: Role of a module's ``weight``, with the module classes that have this role.
 ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("linear", (nn.Linear, nn.Bilinear)),
     ("embedding", (nn.Embedding,)),
     ("norm", (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.RMSNorm)),
     ("conv", (nn.modules.conv._ConvNd,)),
 )
-#: Functions of norms whose epsilon Paddle's kernels keep in float32.
+#: Names of torch's norm functions whose counterparts in Paddle keep the epsilon in float32.
 HELD_IN_FLOAT32 = ("layer_norm", "batch_norm", "instance_norm", "rms_norm")
-#: Kinds of draws that are numbers, not masks.
+#: Kinds of draws that return random numbers, not masks or indices.
 NUMBERS = ("normal", "uniform")
-#: Relative distance of a table in float64 from the same in float32, at most.
+#: Largest difference between a table in float64 and in float32, relative to the table's largest element.
 SAME = 1e-4
-#: Types in which float64 loses digits.
+#: Dtypes with fewer digits than float64.
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class PairStep(Step):
-    """A step of a user's module."""
+    """A forward and a backward of a user's torch module, with recorded draws.
+
+    Args:
+        job: job of the pair.
+        given: the reference's weights, batch and labels by name, as for :class:`.step.Step`.
+
+    Attributes:
+        source: loaded module of the user's file.
+        map: correspondence of the two sides.
+        epsilons: epsilon of each norm, by the path of its module.
+        drops_gradients: whether each gradient is freed as soon as it is kept.
+        buffers: values of the buffers before the step, by name.
+    """
 
     def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
         assert job.pair is not None
@@ -81,16 +93,26 @@ class PairStep(Step):
         self.unread = {}
 
     def set_initial_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """Replace the values that some buffers have when a run begins. Frozen parameters are among the weights."""
+        """Replace the values that some buffers have before a run.
+
+        Frozen parameters are part of the weights and not replaced.
+
+        Args:
+            buffers: new values by name.
+        """
         self.buffers |= {name: torch.from_numpy(value) for name, value in buffers.items() if name in self.buffers}
 
     def build(self, job: Job) -> nn.Module:
+        """Return the user's module, built in float64."""
         return self._model_in(torch.float64)
 
     def _model_in(self, dtype: torch.dtype) -> nn.Module:
-        """The model as it is built in a dtype, with the tables that it computes then."""
+        """Return the user's module as its file builds it in a dtype, with tables that are computed in this dtype.
+
+        The module of each dtype is built once and kept, except if the model is large.
+        """
         if dtype not in self._models:
-            if self._job.brief:  # one at a time
+            if self._job.brief:  # a large model is kept in one dtype at a time
                 self._models.clear()
                 self.model = nn.Module()
             self._models[dtype] = built(self.source, self._job, dtype)
@@ -101,6 +123,11 @@ class PairStep(Step):
         return self._models[dtype]
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
+        """Return the output of the reference for a batch, with its loss unless only a forward is compared.
+
+        If a file of the pair has its own ``loss`` function, the logits are None. If the reference is recorded for any
+        framework, they are the logits of the only call of the model.
+        """
         with user_code.running(self.source), collected_logits(self.model) as logits:
             output = computed(self.source, self.model, inputs, not self.forward_only)
         if not self._has_loss:
@@ -109,12 +136,18 @@ class PairStep(Step):
         return replace(output, logits=logits[0] if self._job.pair.any_framework and len(logits) == 1 else None)
 
     def load(self, dtype: str, nudge: int = 0) -> None:
-        """As :meth:`.step.Step.load`; buffers are reset to their values when the model was made."""
+        """Load the weights and the initial buffers into the model of a dtype, and nudge the weights.
+
+        Args:
+            dtype: dtype of the run.
+            nudge: 0 for unchanged weights. Any other number moves each weight by one unit in the last place, in
+                directions that depend on the number.
+        """
         self.dtype, held = dtype, STORAGE_DTYPES[dtype]
         self.model = self._model_in(held)
         of_complex = [one for one in self.model.named_buffers() if one[1].is_complex()]
         self.model.to(device=self.device, dtype=held)
-        for name, buffer in of_complex:  # of which torch has kept the real parts alone
+        for name, buffer in of_complex:  # torch has kept only the real parts
             path, _, leaf = name.rpartition(".")
             setattr(self.model.get_submodule(path), leaf, buffer.to(self.device, held.to_complex()))
         with torch.no_grad():
@@ -124,8 +157,11 @@ class PairStep(Step):
                 buffer.copy_(self.buffers[name].to(buffer))
 
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, has_hooks: bool = True) -> None:
-        """As :meth:`.step.Step.run`. Also keep what the step leaves in the buffers that the port must have."""
-        with user_code.running(self.source, alone=False):  # a backward of its own
+        """Load the weights, run forward and backward, and keep the compared outputs, gradients and buffers.
+
+        The buffers are kept as they are after the step. The arguments are described in :meth:`.step.Step.run`.
+        """
+        with user_code.running(self.source, alone=False):  # the file may define a backward
             super().run(dtype, self._of_matched(keep), nudge, plain, has_hooks)
         compared = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
         initial = {**self.buffers, **self.weights}
@@ -134,10 +170,14 @@ class PairStep(Step):
                 keep(f"buffer:{name}", hide_initial_infinities(value, to_numpy(initial[name])))
 
     def sort_records(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
-        """Return the records with gradients in the order in which modules ran (see :meth:`.step.Step.sort_records`)."""
+        """Return the records of a run, with the gradients in the order of their modules' first calls.
+
+        Args:
+            records: statistics of R64's tensors, by name.
+        """
         made = {f"gradient:{name}": number for number, (name, _) in enumerate(self.model.named_parameters())}
         names = [TensorName.parse(name) for name in records]
-        # The loss is of no module, as the model's own parameters are.
+        # The loss and the model's own parameters belong to the module "".
         modules = dict.fromkeys(name.module for name in names if name.kind == "output")
         ran = {module: number for number, module in enumerate(modules)}
 
@@ -149,17 +189,35 @@ class PairStep(Step):
         return {name: records[name] for name in found}
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
-        if not self.forward_only:  # else the step is that
+        """Run the model in evaluation mode, and keep the compared outputs and the loss.
+
+        Nothing is run if the step itself is a forward in evaluation mode.
+
+        Args:
+            keep: function that receives the name and value of each tensor.
+            nudge: number of the nudge, as in :meth:`load`.
+        """
+        if not self.forward_only:  # otherwise the step is already a forward in evaluation mode
             super().evaluate(self._of_matched(keep), nudge)
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the only evaluation of a pair, which uses the batch of the step."""
         return {WHOLE: self._inputs()}
 
     def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
+        """Return True, because the evaluation of a pair always has a loss."""
         return True
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], has_float32_powers: bool = False) -> None:
-        """As :meth:`.step.Step.train_on`, but AdamW decays all parameters, and no loss is computed after it."""
+        """Update the parameters with AdamW and gradients made from R64's, and keep them after each update.
+
+        Unlike for a family, all parameters have weight decay, and no loss is computed after the updates.
+
+        Args:
+            keep: function that receives the name and value of each parameter, such as `updated:head.weight#2`.
+            truth: R64's tensors by name, with the gradients.
+            has_float32_powers: whether AdamW keeps the powers of its betas in float32, as Paddle does.
+        """
         if self.forward_only or not self.updates:
             return
         optimizer = Optimizer(self.model, self.settings, decayed_names=dict(self.model.named_parameters()))
@@ -174,17 +232,29 @@ class PairStep(Step):
                     keep(append_number(f"updated:{name}", number), to_numpy(parameter))
 
     def trace(self, dtype: str, points: Points, nudge: int = 0) -> None:
-        """As :meth:`.step.Step.trace`, through the points that the port has, too."""
+        """Run the step with the tensors of mapped modules passing through ``points``, which record or replace them.
+
+        Args:
+            dtype: dtype of the run.
+            points: points of the run.
+            nudge: number of the nudge, as in :meth:`load`.
+        """
         points.only = self._is_matched
         super().trace(dtype, points, nudge)
 
     def _is_matched(self, name: str) -> bool:
+        """Return whether the port has a tensor of this name, so that it can have a point of the trace."""
         parsed = TensorName.parse(name)
         if parsed.kind == "input" and parsed.module in self.map.axes:
-            return False  # which order the axes of an input have, nobody says
+            return False  # the order of the axes of an input is unknown
         return parsed.kind not in ("output", "input") or parsed.module in self.map.modules
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
+        """Return the facts about R64 that the verdict needs, in addition to its tensors.
+
+        Args:
+            records: statistics of R64's tensors, by name.
+        """
         return replace(
             super().facts(records),
             epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules},
@@ -195,8 +265,11 @@ class PairStep(Step):
         )
 
     def _read_outputs(self) -> dict[str, float]:
-        """Return :attr:`.results.ReferenceFacts.read`. If the file has its own loss, no scores are compared. Then the
-        effect of the last output on the returned values is unknown."""
+        """Return the share of rows that the loss depends on, by output (:attr:`.results.ReferenceFacts.read`).
+
+        If the file has its own loss, the last output is omitted. No logits are compared then, so the effect of this
+        output on the returned values is unknown.
+        """
         assert self.unread is not None
         names = [name for name in self.unread if self.map.compares(name)]
         last = names[-1:] if self._has_loss else []
@@ -207,13 +280,21 @@ class PairStep(Step):
         }
 
     def _first_nan(self) -> str:
-        """Return the operation that is the first to give NaN in R64, with its line."""
+        """Return the first operation of R64 that returns NaN, with its source line; "" if there is none."""
         with NanWatch() as watch:
             self.run("float64", keep_nothing)
         return watch.first
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
+        """Record or replay all draws and choices inside the ``with`` block, in the dtype of the last :meth:`load`.
+
+        The epsilons of norms are rounded as Paddle's, unless the reference is recorded for any framework.
+
+        Args:
+            recorder: recorder of the run.
+            plain: unused, because a user's module has only one backward.
+        """
         assert self._job.pair is not None
         with (
             changed_functions(recorder),
@@ -226,7 +307,7 @@ class PairStep(Step):
             yield
 
     def _of_matched(self, keep: Keep) -> Keep:
-        """Return a ``keep`` that only takes what the port has a counterpart of."""
+        """Return a version of ``keep`` that ignores the tensors without a counterpart in the port."""
 
         def keep_matched(name: str, value: np.ndarray) -> None:
             if self.map.compares(name):
@@ -236,13 +317,19 @@ class PairStep(Step):
 
 
 def built(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed: int | None = None) -> nn.Module:
-    """Return what a side's ``build`` gives in a dtype, with eager attention where the module accepts that setting.
+    """Return the module that the ``build`` function of the reference's file creates, in a dtype.
+
+    Modules of transformers use eager attention.
 
     Args:
-        seed: by default the job's.
+        source: loaded module of the reference's file.
+        job: job of the pair, with the configuration and the seed.
+        dtype: default dtype of torch during the construction.
+        seed: seed of torch's generators; by default the job's seed.
 
     Raises:
-        UserCodeError: it raises, or gives no torch module, or one that it has given before.
+        UserCodeError: ``build`` raised an error, or did not return a new torch module; or the module has complex
+            parameters or recurrent layers with dropout.
     """
     torch.manual_seed(job.seed if seed is None else seed)
     with eager_attention(), computing_in(dtype), user_code.running(source):
@@ -255,8 +342,14 @@ def built(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed: int |
 
 
 def exact_buffers(double: nn.Module, theirs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the buffers of a module that was built in float64. One that is more than rounding away from its
-    counterpart in float32, in ``theirs``, was drawn at random, and differently; the counterpart then takes its place.
+    """Return the buffers of a module that was built in float64, by name.
+
+    A buffer that differs by more than rounding between float64 and float32 was drawn at random. Its float32 values are
+    then returned instead.
+
+    Args:
+        double: module that was built in float64.
+        theirs: buffers of the module that was built in float32, by name.
     """
 
     def chosen(exact: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
@@ -270,7 +363,10 @@ def exact_buffers(double: nn.Module, theirs: Mapping[str, torch.Tensor]) -> dict
 
 @contextlib.contextmanager
 def computing_in(dtype: torch.dtype) -> Iterator[None]:
-    """Inside the ``with`` block, new tensors have a dtype; if that is float64, so has what code asks for in less."""
+    """Set torch's default dtype inside the ``with`` block.
+
+    If it is float64, code that asks for fewer digits also gets float64 (:class:`KeepsDouble`).
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -282,7 +378,7 @@ def computing_in(dtype: torch.dtype) -> Iterator[None]:
 
 @contextlib.contextmanager
 def eager_attention() -> Iterator[None]:
-    """Let each configuration of transformers that is made inside the block ask for eager attention."""
+    """Let each configuration of transformers that is created inside the ``with`` block select eager attention."""
     original = PretrainedConfig.__init__
 
     def make(self: PretrainedConfig, *args: Any, **keys: Any) -> None:
@@ -296,7 +392,7 @@ def eager_attention() -> Iterator[None]:
 
 
 def epsilons_of(model: nn.Module) -> dict[str, float]:
-    """The epsilons of norms by module."""
+    """Return the epsilon of each norm of a model, by the path of its module."""
     norms = {name: module for name, module in model.named_modules() if isinstance(module, dict(ROLES)["norm"])}
     found = {name: getattr(module, "eps", None) for name, module in norms.items()}
     return {name: epsilon for name, epsilon in found.items() if isinstance(epsilon, float)}
@@ -304,10 +400,11 @@ def epsilons_of(model: nn.Module) -> dict[str, float]:
 
 @contextlib.contextmanager
 def rounded_epsilons() -> Iterator[None]:
-    """Inside the ``with`` block, torch's norms round their epsilons to float32, whatever module calls them.
+    """Round the epsilons of torch's norm functions to float32 inside the ``with`` block.
 
-    Paddle's kernels keep theirs in float32 whatever the dtype, except for a group norm's. There 1e-5 has a relative
-    error of 2.5e-8, which shows in float64 as 1e-13 of an output. Every port has that, and none can fix it.
+    Paddle's kernels keep their epsilons in float32 in every dtype, except for group norm. The float32 number nearest to
+    1e-5 has a relative error of 2.5e-8. In float64, this changes an output by a relative 1e-13. Every port has this
+    difference, and no author can fix it.
     """
     owner = nn.functional
     undo = [set_attribute(owner, name, _with_rounded_epsilon(getattr(owner, name))) for name in HELD_IN_FLOAT32]
@@ -319,6 +416,7 @@ def rounded_epsilons() -> Iterator[None]:
 
 
 def _with_rounded_epsilon(norm_function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a norm function of torch with its ``eps`` argument rounded to float32."""
     signature = inspect.signature(norm_function)
 
     @functools.wraps(norm_function)
@@ -337,7 +435,10 @@ def _with_rounded_epsilon(norm_function: Callable[..., torch.Tensor]) -> Callabl
 
 
 def round_momenta(model: nn.Module) -> None:
-    """Round 1 minus the momentum of a batch norm to float32. That is Paddle's momentum, as its kernels keep it."""
+    """Round the momenta of a model's batch norms as Paddle's kernels do.
+
+    Paddle's momentum is 1 minus torch's momentum, and its kernels keep it in float32.
+    """
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.momentum = 1 - float(np.float32(1 - module.momentum))
@@ -346,19 +447,28 @@ def round_momenta(model: nn.Module) -> None:
 def computed(
     source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool = True
 ) -> outputs.StepOutput:
-    """As :func:`.outputs.compute_step`."""
+    """Return the logits and the loss of a user's module for a batch (:func:`.outputs.compute_step`).
+
+    Args:
+        source: loaded module of the user's file.
+        model: module of the user.
+        inputs: tensors of the batch by name.
+        needs_loss: whether a loss is required; False if only a forward is compared.
+    """
     return outputs.compute_step(source, model, inputs, needs_loss, _is_tensor, nn.functional.cross_entropy)
 
 
 def _is_tensor(value: Any) -> bool:
+    """Return whether a value is a torch tensor."""
     return isinstance(value, torch.Tensor)
 
 
 @contextlib.contextmanager
 def collected_logits(model: nn.Module) -> Iterator[list[torch.Tensor | None]]:
-    """Inside the ``with`` block, collect the logits of every call of the model; None if a call returns no logits.
+    """Yield a list, and append the logits of every call of the model inside the ``with`` block.
 
-    A file's own ``loss`` does not return them.
+    An entry is None if a call returns no logits. The list is needed because a file's own ``loss`` function returns only
+    the loss.
     """
     logits: list[torch.Tensor | None] = []
 
@@ -373,11 +483,19 @@ def collected_logits(model: nn.Module) -> Iterator[list[torch.Tensor | None]]:
         hook.remove()
 
 
-# -- before the two are compared ------------------------------------------------------------------------------------
+# -- description before the comparison -------------------------------------------------------------------------------
 
 
 def run(job: Job, folder: Path) -> Description:
-    """Build the model, leave its new values as ``reference/weights.safetensors``, and run it once."""
+    """Build the user's module, run it once, and return the description of its parts.
+
+    The job folder gets `reference/weights.safetensors` with the initial weights, and `buffers.safetensors` (built in
+    float64) and `buffers-float32.safetensors` in the same folder.
+
+    Args:
+        job: job of the pair.
+        folder: job folder. The batch is written there if the reference's file has the ``batch`` function.
+    """
     assert job.pair is not None
     source = user_code.load(job.pair.reference)
     if job.pair.batch_from == "reference":
@@ -409,6 +527,12 @@ def run(job: Job, folder: Path) -> Description:
     masks: list[MaskFacts] = []
 
     def loss_with(drawn: Draws, keep: Keep) -> float | None:
+        """Run the model with a source of draws, and return its loss; None without a loss.
+
+        Args:
+            drawn: source of the draws.
+            keep: function that receives the name and value of each output.
+        """
         recorder = Recorder(model, drawn, keep)
         note = getattr(drawn, "note_other", None)
         watching = MaskWatch(lambda: recorder.stack.module)
@@ -441,7 +565,12 @@ def run(job: Job, folder: Path) -> Description:
 
 @contextlib.contextmanager
 def _watch_own_layers(model: nn.Module, squares: SquareWeights) -> Iterator[None]:
-    """Let `squares` look at every layer that is none of the framework's, as it runs inside the block."""
+    """Let ``squares`` examine the weights of each layer of the user's own class inside the ``with`` block.
+
+    Args:
+        model: reference.
+        squares: collector of square weights whose columns are output channels.
+    """
 
     def look(path: str, module: nn.Module, output: Any) -> None:
         tensor = first_tensor(output)
@@ -462,16 +591,33 @@ def _watch_own_layers(model: nn.Module, squares: SquareWeights) -> Iterator[None
 
 
 def _gradient_of(output: torch.Tensor, place: int, weight: torch.Tensor) -> np.ndarray | None:
+    """Return the gradient of one element of an output for a weight; None without a dependence.
+
+    Args:
+        output: output of a module.
+        place: index of the element in the flattened output.
+        weight: weight of the module.
+    """
     (gradient,) = torch.autograd.grad(output.flatten()[place], weight, retain_graph=True, allow_unused=True)
     return None if gradient is None else to_numpy(gradient)
 
 
 def _role(module: nn.Module) -> str:
-    """Return the role of a module's parameters, by the type of the module."""
+    """Return the role of a module's ``weight`` (:data:`ROLES`); `other` for any other module class."""
     return next((role for role, kinds in ROLES if isinstance(module, kinds)), "other")
 
 
 def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value: np.ndarray) -> None:
+    """Append the facts about a module to a list, given the name and value of its output.
+
+    Later calls of the same module within its parent are ignored.
+
+    Args:
+        modules: facts about the modules so far.
+        kinds: class name of each module, by its path.
+        name: name of the output, such as `output:encoder`.
+        value: the output.
+    """
     parsed = TensorName.parse(name)
     if not parsed.call:
         modules.append(
@@ -480,7 +626,12 @@ def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value
 
 
 def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
-    """Describe every parameter."""
+    """Yield the facts about each parameter of a model. A tied parameter is included once, with its other names.
+
+    Args:
+        model: reference.
+        order: position of each module's first call, by the module's path.
+    """
     modules = dict(model.named_modules())
     names: dict[torch.Tensor, list[str]] = defaultdict(list)
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -493,10 +644,18 @@ def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[Parame
 def _described(
     modules: Mapping[str, nn.Module], order: Mapping[str, int], name: str, value: torch.Tensor
 ) -> ParameterFacts:
+    """Return the facts about a parameter or buffer.
+
+    Args:
+        modules: all modules of the model by path.
+        order: position of each module's first call, by the module's path.
+        name: dotted name of the tensor in the model.
+        value: the tensor.
+    """
     path, _, leaf = name.rpartition(".")
     module = modules[path]
     role = _role(module)
-    transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # transformers' own, after GPT-2's code
+    transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # a class of transformers, from GPT-2's code
     shape = list(value.shape)
     return ParameterFacts(
         name=name,
@@ -510,57 +669,79 @@ def _described(
 
 
 class _OtherNumbers(Draws):
-    """Same masks, different numbers. If the loss does not change, the numbers have no effect (layer drop at rate 0)."""
+    """Source of draws with the same dropout masks as :class:`.recorder.Draws`, but with other random numbers.
+
+    If the loss does not change, the numbers have no effect, for example those for a layer drop with rate 0.
+    """
 
     def _generator(self, name: str) -> np.random.Generator:
         return super()._generator(f"other:{name}" if name.startswith(NUMBERS) else name)
 
 
 class _InOrder(Draws):
-    """Draws that record the order in which they are made."""
+    """Source of draws that records the draws and discrete choices in order.
+
+    Args:
+        seed: seed of the draws.
+
+    Attributes:
+        made: facts about each draw and choice so far.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.made: list[DrawFacts] = []
 
     def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
+        """Record a dropout mask, and return it: the elements that dropout with rate ``p`` keeps."""
         self.made.append(DrawFacts(name, list(shape), p))
         return super().mask(name, shape, p)
 
     def normal(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Record normal random numbers, and return them."""
         self.made.append(DrawFacts(name, list(shape)))
         return super().normal(name, shape)
 
     def uniform(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Record uniform random numbers in [0, 1), and return them."""
         self.made.append(DrawFacts(name, list(shape)))
         return super().uniform(name, shape)
 
     def positive(self, draw_name: TensorName, x: torch.Tensor) -> torch.Tensor:
+        """Record the signs under a ReLU, and return whether each input is positive."""
         self.made.append(DrawFacts(str(draw_name), list(x.shape)))
         return super().positive(draw_name, x)
 
     def choose(
         self, draw_name: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
     ) -> torch.Tensor:
+        """Record a discrete choice among scores, and return its indices."""
         self.made.append(DrawFacts(str(draw_name), list(own.shape)))
         return super().choose(draw_name, scores, own)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
+        """Record a draw of indices from probabilities, and return the indices."""
         self.made.append(DrawFacts(name, [*p.shape[:-1], count]))
         return super().multinomial(name, p, count, replacement)
 
     def note_other(self, name: str) -> None:
-        """Record a choice that cannot be given to the port."""
+        """Record a discrete choice that the port cannot replay."""
         self.made.append(DrawFacts(name, []))
 
 
-# -- what a module may do that the families here do not ---------------------------------------------------------------
+# -- functions that only users' modules call -------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def changed_functions(recorder: Recorder) -> Iterator[None]:
-    """Inside the ``with`` block, ReLU called as a function also takes R64's signs. Attention called as a function is
-    written out, so that its dropout is one of the recorded draws."""
+    """Replace functional ReLU and attention of torch inside the ``with`` block.
+
+    ReLU called as a function takes R64's signs, like the module. Attention is computed step by step, so that its
+    dropout is one of the recorded draws.
+
+    Args:
+        recorder: recorder of the run.
+    """
 
     def relu(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
         return recorder._relu(x)
@@ -588,7 +769,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """``scaled_dot_product_attention`` as torch's documentation defines it."""
+    """Return the attention of a query, as the documentation of ``scaled_dot_product_attention`` defines it.
+
+    The shapes and arguments are the same as in torch: query (..., H, L, E), key (..., H, S, E), value (..., H, S, Ev).
+    """
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
@@ -603,14 +787,17 @@ def attention(
 
 
 class KeepsDouble(TorchFunctionMode):
-    """Makes float64 of what a module's code asks for in less: ``x.to(torch.float32)``, ``positions.float()``,
-    ``softmax(x, dtype=torch.float32)``, ``torch.arange(n, dtype=torch.float32)`` and their like."""
+    """Replaces narrower dtypes by float64 in calls of torch functions inside the ``with`` block.
+
+    Examples are ``x.to(torch.float32)``, ``positions.float()``, ``softmax(x, dtype=torch.float32)`` and
+    ``torch.arange(n, dtype=torch.float32)``.
+    """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if function in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
             return args[0].double()
-        if function is torch.Tensor.view:  # it reads bytes as numbers, of a checkpoint's file, and rounds nothing
+        if function is torch.Tensor.view:  # it reinterprets the bytes of a checkpoint's file and rounds nothing
             return function(*args, **kwargs)
         args = tuple(torch.float64 if one in NARROW else one for one in args) if _has_dtype(args) else args
         if kwargs.get("dtype") in NARROW:
@@ -619,6 +806,7 @@ class KeepsDouble(TorchFunctionMode):
 
 
 def _has_dtype(arguments: tuple) -> bool:
+    """Return whether positional arguments include a dtype with fewer digits than float64."""
     return any(isinstance(one, torch.dtype) and one in NARROW for one in arguments)
 
 

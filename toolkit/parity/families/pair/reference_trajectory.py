@@ -1,5 +1,8 @@
-"""Trains the reference of a pair by itself: in float64, which is the truth, and again in float64 and float32 from
-weights that are moved by a unit in the last place."""
+"""Trains a pair's reference independently several times, to measure how much rounding changes the training.
+
+The first run in float64 is the truth. The other runs in float64 and float32 start from weights that are moved by one
+unit in the last place. One run in float32 starts from unchanged weights.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,21 @@ from toolkit.parity.reference.recorder import Draws, set_attribute
 from toolkit.parity.reference.rounded import ConstantRounding
 from toolkit.parity.reference.step import make_step
 
-#: Runs by dtype. The first in float64 is the truth.
+#: Number of training runs in each dtype. The first run in float64 is the truth.
 RUNS = {"float64": 3, "float32": 3}
 
 
 def run(job: Job, folder: Path) -> TrajectoryFacts:
-    """Train, and leave each run's trajectory and the draws of each step."""
+    """Train the reference in each run, write the trajectories and draws, and return the number of runs.
+
+    Each trajectory has the losses, gradients and parameters of all steps. It is written to
+    `reference/trajectory-DTYPE-RUN.safetensors`. The draws of each step are written to
+    `reference/draws-step-STEP.safetensors`.
+
+    Args:
+        job: job of the pair, with the number of steps.
+        folder: job folder.
+    """
     assert job.pair is not None
     step = make_step(job, folder)
     assert isinstance(step, PairStep)
@@ -51,6 +63,17 @@ def run(job: Job, folder: Path) -> TrajectoryFacts:
 def _train(
     step: PairStep, job: Job, dtype: str, number: int, batches: TensorFile, place: Path, kept: Trajectory
 ) -> None:
+    """Train the reference for the job's number of steps, and add each step to a trajectory.
+
+    Args:
+        step: step of the reference.
+        job: job of the pair.
+        dtype: dtype of the run.
+        number: number of the run in this dtype, counted from 0.
+        batches: batches of all steps, with tensors named `STEP|NAME`.
+        place: folder of the reference's files. Draws of the first run are written there, and later runs replay them.
+        kept: trajectory of the run.
+    """
     assert job.pair is not None
     nudge = number if dtype == "float64" else number and number + RUNS["float64"]
     step.load(dtype, nudge)
@@ -75,7 +98,7 @@ def _train(
             files.write_tensors(recorded, draws.tensors)
         kept.add_loss(found.pop("loss"))
         gradients = {name.removeprefix("gradient:"): value for name, value in found.items()}
-        if not kept.places:  # the first step of all; a parameter may be used in later ones alone
+        if not kept.places:  # the first step of the first run; a parameter may be used only in later steps
             trained = {name: one for name, one in step.model.named_parameters() if one.requires_grad}
             none = {name: np.broadcast_to(0.0, one.shape) for name, one in trained.items()}
             kept.places |= {name: choose_elements(name, gradients.get(name, none[name])) for name in none}
@@ -93,10 +116,16 @@ def _train(
 
 
 def optimizer_of(step: PairStep, job: Job) -> tuple[torch.optim.Optimizer, Any]:
-    """Return the optimizer that the user's file makes, else AdamW, and its schedule of learning rates or None.
+    """Return the optimizer that the user's file creates, with its schedule of learning rates or None.
+
+    If the file has no ``optimizer`` function, the optimizer is torch's AdamW, without a schedule.
+
+    Args:
+        step: step of the reference.
+        job: job of the pair, with the settings of AdamW.
 
     Raises:
-        UserCodeError: the file gives none.
+        UserCodeError: the file's ``optimizer`` function does not return a torch optimizer, alone or with a schedule.
     """
     if not hasattr(step.source, "optimizer"):
         settings = job.training
@@ -115,10 +144,17 @@ def optimizer_of(step: PairStep, job: Job) -> tuple[torch.optim.Optimizer, Any]:
 
 @contextlib.contextmanager
 def as_paddle_holds_it(optimizer: torch.optim.Optimizer, dtype: str, number: int, step: int) -> Iterator[None]:
-    """Inside the block, let some runs update as Paddle does, which no port can help. The last run in float64 has the
-    optimizer's numbers rounded to float32: which of them a kernel rounds differs from one to another. All but the first
-    in float32 correct Adam's bias in float32 (:func:`.optimizer.scale_error`). Both clip without the 1e-6 that torch
-    adds to the norm.
+    """Let some runs update with Paddle's rounding inside the ``with`` block, since no port can avoid it.
+
+    The last run in float64 rounds the optimizer's settings to float32, because kernels differ in the settings that they
+    round. All float32 runs except the first correct Adam's bias in float32 (:func:`.optimizer.scale_error`). Both kinds
+    of runs clip gradients without the 1e-6 that torch adds to the norm.
+
+    Args:
+        optimizer: optimizer of the run. Its settings are restored after the block.
+        dtype: dtype of the run.
+        number: number of the run in this dtype, counted from 0.
+        step: number of the training step, counted from 1.
     """
     is_rounded = number == RUNS["float64"] - 1 if dtype == "float64" else number > 0
     before = [dict(group) for group in optimizer.param_groups]
@@ -136,8 +172,11 @@ def as_paddle_holds_it(optimizer: torch.optim.Optimizer, dtype: str, number: int
 
 @contextlib.contextmanager
 def clipping_by_the_norm() -> Iterator[None]:
-    """Inside the block, torch clips by the norm itself. It adds 1e-6 to it, by which an update differs from Paddle's by
-    up to 1e-6 of itself over the norm."""
+    """Let torch clip gradients by their exact norm inside the ``with`` block.
+
+    Torch adds 1e-6 to the norm, and Paddle does not. The relative difference of an update is up to 1e-6 divided by the
+    norm.
+    """
     module, name = torch.nn.utils.clip_grad, "_clip_grads_with_norm_"
     original = getattr(module, name, None)
     if original is None:  # before torch 2.6
@@ -151,6 +190,7 @@ def clipping_by_the_norm() -> Iterator[None]:
 
 
 def _rounded(value: Any) -> Any:
+    """Return a setting of an optimizer, with its floats rounded to float32."""
     if isinstance(value, tuple):
         return tuple(map(_rounded, value))
     return float(np.float32(value)) if isinstance(value, float) else value

@@ -1,8 +1,8 @@
-"""Replaces Paddle's own functions for a layer that knows nothing of the gate: dropout, random numbers and the signs
-under ReLU come from recorded draws, and float64 stays float64.
+"""Replaces Paddle's random functions, dropout and ReLU, so that a user's layer replays the reference's draws.
 
-The functions are changed once, before the user's file is imported, so that a function which the file binds to another
-name is changed, too. While nothing is recorded or given, they are Paddle's own.
+It also keeps float64 computations in float64 where the user's code asks for float32. The functions are replaced once,
+before the user's file is imported. So the replacement also reaches a function that the file binds to another name. If
+no draws are in use (:func:`use`), the replacements only call Paddle's own functions.
 """
 
 from __future__ import annotations
@@ -29,21 +29,32 @@ from toolkit.parity.job.pair import DrawFacts, PairMap
 from toolkit.parity.measure.evaluation import TRAINING, name_in_run
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 
-#: Folders of code that belongs to no port.
+#: Folders of Paddle and of the gate. Code in other folders belongs to the port.
 LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(paddle.__file__).parent, Path(__file__).parents[2]))
 
 
 def in_axes_of_port(value: np.ndarray, axes: Sequence[int], shape: Sequence[int]) -> np.ndarray:
-    """Return a tensor of the reference in the port's shape.
+    """Return a tensor of the reference in the axes and shape of the port.
 
     Args:
-        axes: of the port's in the reference's order; empty if that is the same.
+        value: tensor in the reference's axes.
+        axes: permutation of the port's axes that results in the reference's order; empty if the orders are the same.
+        shape: shape of the tensor in the port.
     """
     return (value.transpose(np.argsort(axes)) if value.ndim == len(axes) else value).reshape(shape)
 
 
 class PairDraws(RecordedDraws):
-    """The reference's draws by the port's names of them."""
+    """The reference's recorded draws and choices, which a pair's port requests by its own names.
+
+    Args:
+        tensors: recorded draws by the reference's name, such as `dropout:encoder.layers.0`.
+        rates: rates of the recorded dropout masks, by the reference's name.
+        pair: correspondence of the two sides, with the names of the draws.
+        sender: receiver of the port's requests and choices; None to discard them.
+        run: name of the run whose draws are replayed, such as the training step or an evaluation.
+        order: names of the draws of an earlier run in order, by kind; None if the running modules name the draws.
+    """
 
     def __init__(
         self,
@@ -58,20 +69,47 @@ class PairDraws(RecordedDraws):
         self.names, self.axes = pair.draws, pair.axes
 
     def name(self, kind: str) -> str:
+        """Return the reference's name of the running module's next draw of a kind, such as `dropout`.
+
+        A draw that is not in the map has the port's name.
+        """
         own = super().name(kind)
         return self.names.get(own, own)
 
     def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
-        """Return the numbers that the reference drew."""
+        """Return the reference's numbers for the running module's next draw; None if they are missing.
+
+        Args:
+            kind: kind of the draw, such as `normal` or `uniform`.
+            shape: shape of the draw in the port.
+            what: description of the numbers for the report.
+        """
         return self._find_draw(self.name(kind), shape, what)
 
     def _find_draw(
         self, name: str, shape: Sequence[int], description: str, rate: float | None = None
     ) -> np.ndarray | None:
+        """Return a recorded draw in the port's axes and shape; None if it is missing.
+
+        The request is sent to the comparator.
+
+        Args:
+            name: the reference's name of the draw.
+            shape: shape of the draw in the port.
+            description: description of the numbers for the report.
+            rate: rate of a dropout mask; None for other draws.
+        """
         value = super()._find_draw(name, self._shape_of(name, shape), description, rate)
         return None if value is None else in_axes_of_port(value, self.axes.get(name, ()), shape)
 
     def named_relu(self, name: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+        """Return the output of a ReLU if R64 decides which inputs are positive.
+
+        Args:
+            name: the reference's name of the ReLU's signs.
+            x: input of the ReLU, in the port's axes.
+            own: the port's own output of the ReLU, whose signs are sent.
+        """
         axes = self.axes.get(name, ())
         if x.ndim != len(axes):
             return super().named_relu(name, x, own)
@@ -79,18 +117,25 @@ class PairDraws(RecordedDraws):
         return there.transpose([axes.index(axis) for axis in range(len(axes))])
 
     def _shape_of(self, name: str, shape: Sequence[int]) -> Sequence[int]:
-        """Return the reference's shape of a draw if it has as many numbers, else the given one."""
+        """Return the reference's shape of a draw if it has as many numbers as ``shape``, otherwise ``shape``."""
         theirs = self.tensors.get(name)
         return list(theirs.shape) if theirs is not None and theirs.size == math.prod(shape) else shape
 
     def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
-        """Return R64's choice among scores along their last axis, to replace the port's ``own``; None if it is the
-        same, or if there is none of this size. The port's indices are sent."""
+        """Return R64's choice among scores along their last axis, and send the port's choice.
+
+        The result is None if both choices are the same, or if the choice was not recorded in this size.
+
+        Args:
+            scores: scores of the port, with the choice along the last axis.
+            own: indices that the port has chosen.
+            descending: whether larger scores come first.
+        """
         drawn = TensorName.parse(self.name("choice"))
         truth = self.tensors.get(str(drawn))
         theirs = self.tensors.get(str(drawn._replace(kind="scores")))
         if truth is None or theirs is None or truth.size != own.size or theirs.size != scores.size:
-            return None  # whatever is wrong shows in the output
+            return None  # the output shows the difference
         given = own.numpy()
         self.sender.send_array("choice", name_in_run(self.run, str(drawn)), given, list(scores.shape))
         truth = truth.reshape(given.shape)
@@ -98,41 +143,58 @@ class PairDraws(RecordedDraws):
 
 
 class DrawsInOrder(PairDraws):
-    """Draws of Paddle's own generator, and the order in which they were made."""
+    """Source of random draws that uses Paddle's own generator and records the draws in order.
+
+    Attributes:
+        made: facts about each draw and each discrete choice so far.
+    """
 
     def __init__(self) -> None:
         super().__init__({}, {}, PairMap())
         self.made: list[DrawFacts] = []
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+        """Return a random mask of the elements that dropout keeps, and record the draw.
+
+        Args:
+            p: rate of the dropout.
+            shape: shape of the mask.
+        """
         self.made.append(DrawFacts(self.name("dropout"), list(shape), float(p)))
-        numbers = paddle.tensor.random.uniform(shape, min=0.0, max=1.0)  # paddle.uniform would be a draw of the layer's
+        numbers = paddle.tensor.random.uniform(shape, min=0.0, max=1.0)  # paddle.uniform would be recorded as a draw
         return numbers >= p
 
     def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
+        """Record a draw, and return None, so that Paddle draws the numbers."""
         self.made.append(DrawFacts(self.name(kind), list(shape)))
         return None
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+        """Record the signs under a ReLU as a discrete choice, and return the ReLU's own output."""
         self.made.append(DrawFacts(self.name("relu"), list(own.shape)))
         return own
 
     def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
+        """Record a discrete choice, and return None, so that the port's own choice is used."""
         self.made.append(DrawFacts(self.name("choice"), list(own.shape)))
         return None
 
 
+#: The draws in use (:func:`use`).
 _draws: PairDraws | None = None
 
 
 def draws() -> PairDraws | None:
-    """Return the draws in use."""
+    """Return the draws in use; None if Paddle's own functions are used."""
     return _draws
 
 
 @contextlib.contextmanager
 def use(draws: PairDraws | None) -> Iterator[None]:
-    """Take a layer's dropout, random numbers and signs under ReLU from ``draws`` inside the block."""
+    """Let dropout, random numbers, ReLU signs and discrete choices come from ``draws`` inside the ``with`` block.
+
+    If ``draws`` is None, Paddle's own functions are used.
+    """
     global _draws
     before, _draws = _draws, draws
     try:
@@ -142,12 +204,18 @@ def use(draws: PairDraws | None) -> Iterator[None]:
 
 
 def change(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Replace a function of Paddle's by one that asks :data:`_draws` while there are any."""
+    """Replace a function of Paddle, unless it is already replaced.
+
+    Args:
+        owner: module or class that has the function.
+        name: name of the function.
+        make: function that returns the replacement, given a version of the original that uses no recorded draws.
+    """
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def call_original(*args: Any, **options: Any) -> Any:
-        with use(None):  # it may call another of these functions, whose draw is its own
+        with use(None):  # it may call another replaced function, which then draws its own numbers
             return original(*args, **options)
 
     if not hasattr(original, "of_paddle"):
@@ -157,6 +225,7 @@ def change(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
 
 
 def _dropout(original: Callable) -> Callable:
+    """Return a replacement of Paddle's ``dropout`` that takes its mask from the draws in use."""
     signature = inspect.signature(original)
 
     def dropout(*args: Any, **options: Any) -> paddle.Tensor:
@@ -178,6 +247,8 @@ def _dropout(original: Callable) -> Callable:
 
 
 def _relu(original: Callable) -> Callable:
+    """Return a replacement of Paddle's ``relu`` that takes the signs of its inputs from the draws in use."""
+
     def relu(x: paddle.Tensor, *args: Any, **options: Any) -> paddle.Tensor:
         own = original(x, *args, **options)
         return own if _draws is None else _draws.relu(x, own)
@@ -186,10 +257,13 @@ def _relu(original: Callable) -> Callable:
 
 
 def _in_float(numbers: np.ndarray, dtype: Any) -> paddle.Tensor:
+    """Return recorded numbers as a tensor in ``dtype``, or by default in Paddle's default dtype."""
     return paddle.to_tensor(numbers).astype(dtype or paddle.get_default_dtype())
 
 
 def _rrelu(original: Callable) -> Callable:
+    """Return a replacement of Paddle's ``rrelu`` that takes its random slopes from the draws in use."""
+
     def rrelu(x: paddle.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = True, *a: Any) -> Any:
         numbers = _draws.drawn("uniform", x.shape, "slopes") if _draws is not None and training else None
         if numbers is None:
@@ -201,7 +275,14 @@ def _rrelu(original: Callable) -> Callable:
 
 
 def _of_shape(kind: str, description: str) -> Callable[[Callable], Callable]:
-    """Change a function of a shape, which Paddle also takes as numbers: ``paddle.randn(2, 3)``."""
+    """Return a function that creates a replacement of a random function of a shape, such as ``paddle.randn``.
+
+    The shape may also be given as separate numbers: ``paddle.randn(2, 3)``.
+
+    Args:
+        kind: kind of the draws, such as `normal`.
+        description: description of the drawn numbers for the report.
+    """
 
     def make(original: Callable) -> Callable:
         def draw(shape: Any, dtype: Any = None, *args: Any, **options: Any) -> paddle.Tensor:
@@ -220,6 +301,13 @@ def _of_shape(kind: str, description: str) -> Callable[[Callable], Callable]:
 
 
 def _like(kind: str, description: str) -> Callable[[Callable], Callable]:
+    """Return a function that creates a replacement of a random function such as ``paddle.randn_like``.
+
+    Args:
+        kind: kind of the draws, such as `normal`.
+        description: description of the drawn numbers for the report.
+    """
+
     def make(original: Callable) -> Callable:
         signature = inspect.signature(original)
 
@@ -237,6 +325,8 @@ def _like(kind: str, description: str) -> Callable[[Callable], Callable]:
 
 
 def _between(original: Callable) -> Callable:
+    """Return a replacement of ``paddle.uniform`` that takes its numbers from the draws in use."""
+
     def uniform(shape: Any, dtype: Any = None, min: float = -1.0, max: float = 1.0, *a: Any, **options: Any) -> Any:
         numbers = None if _draws is None else _draws.drawn("uniform", list(shape), "numbers between two others")
         if numbers is None:
@@ -247,6 +337,8 @@ def _between(original: Callable) -> Callable:
 
 
 def _normal(original: Callable) -> Callable:
+    """Return a replacement of ``paddle.normal`` that takes its numbers from the draws in use."""
+
     def normal(mean: Any = 0.0, std: Any = 1.0, shape: Any = None, *a: Any, **options: Any) -> paddle.Tensor:
         shape = options.pop("size", shape)
         size = next((list(one.shape) for one in (mean, std) if isinstance(one, paddle.Tensor)), shape)
@@ -259,6 +351,8 @@ def _normal(original: Callable) -> Callable:
 
 
 def _bernoulli(original: Callable) -> Callable:
+    """Return a replacement of ``paddle.bernoulli`` that takes its numbers from the draws in use."""
+
     def bernoulli(x: paddle.Tensor, p: float | None = None, *a: Any, **options: Any) -> paddle.Tensor:
         numbers = None if _draws is None else _draws.drawn("uniform", x.shape, "a choice of two")
         if numbers is None:
@@ -269,6 +363,8 @@ def _bernoulli(original: Callable) -> Callable:
 
 
 def _multinomial(original: Callable) -> Callable:
+    """Return a replacement of ``paddle.multinomial`` that takes its indices from the draws in use."""
+
     def multinomial(x: paddle.Tensor, num_samples: int = 1, *a: Any, **options: Any) -> paddle.Tensor:
         shape = [*x.shape[:-1], num_samples]
         numbers = None if _draws is None else _draws.drawn("multinomial", shape, "a choice of several")
@@ -278,12 +374,21 @@ def _multinomial(original: Callable) -> Callable:
 
 
 def _whole_numbers(fractions: np.ndarray, low: int, high: int | None, dtype: Any) -> paddle.Tensor:
-    """Return numbers from ``low`` to below ``high``, or from 0 to below ``low``, made of numbers from 0 to below 1."""
+    """Return random integers in [low, high), or in [0, low) if ``high`` is None.
+
+    Args:
+        fractions: random numbers in [0, 1), which are scaled to the range and rounded down.
+        low: smallest integer, or the end of the range if ``high`` is None.
+        high: end of the range, which is excluded.
+        dtype: dtype of the result.
+    """
     least, end = (0, low) if high is None else (low, high)
     return paddle.to_tensor(np.floor(fractions.astype("float64") * (end - least)) + least).astype(dtype)
 
 
 def _randint(original: Callable) -> Callable:
+    """Return a replacement of ``paddle.randint`` that takes its numbers from the draws in use."""
+
     def randint(low: int = 0, high: int | None = None, shape: Any = (1,), dtype: Any = None, *a: Any) -> Any:
         numbers = None if _draws is None else _draws.drawn("uniform", list(shape), "whole numbers")
         if numbers is None:
@@ -294,6 +399,8 @@ def _randint(original: Callable) -> Callable:
 
 
 def _randint_like(original: Callable) -> Callable:
+    """Return a replacement of ``paddle.randint_like`` that takes its numbers from the draws in use."""
+
     def randint_like(x: paddle.Tensor, low: int = 0, high: int | None = None, dtype: Any = None, *a: Any) -> Any:
         numbers = None if _draws is None else _draws.drawn("uniform", x.shape, "whole numbers")
         if numbers is None:
@@ -304,6 +411,8 @@ def _randint_like(original: Callable) -> Callable:
 
 
 def _randperm(original: Callable) -> Callable:
+    """Return a replacement of ``paddle.randperm`` that takes its permutation from the draws in use."""
+
     def randperm(n: int, dtype: Any = "int64", *a: Any, **options: Any) -> paddle.Tensor:
         numbers = None if _draws is None else _draws.drawn("uniform", [n], "an order")
         if numbers is None:
@@ -316,11 +425,11 @@ def _randperm(original: Callable) -> Callable:
 def _fill_from_draws(
     kind: str, description: str, names: Sequence[str], make: Callable
 ) -> Callable[[Callable], Callable]:
-    """Change a method that fills a tensor.
+    """Return a function that creates a replacement of a method that fills a tensor with random numbers.
 
     Args:
-        kind: kind of the draws.
-        description: description of the drawn numbers.
+        kind: kind of the draws, such as `uniform`.
+        description: description of the drawn numbers for the report.
         names: names of the method's arguments after the tensor.
         make: function of the recorded numbers and these arguments that returns the new values.
     """
@@ -342,7 +451,7 @@ def _fill_from_draws(
     return change_method
 
 
-#: Method that fills a tensor -> kind and description of its draws, its arguments, and a function of the drawn numbers.
+#: Kind and description of the draws, argument names, and function of the drawn numbers, by method that fills a tensor.
 FILLING: dict[str, tuple[str, str, tuple[str, ...], Callable]] = {
     "uniform_": ("uniform", "numbers between two others", ("min", "max"), lambda x, low, high: low + (high - low) * x),
     "normal_": ("normal", "normal numbers", ("mean", "std"), lambda x, mean, std: mean + std * x),
@@ -352,6 +461,7 @@ FILLING: dict[str, tuple[str, str, tuple[str, ...], Callable]] = {
 
 
 def _embedding(original: Callable) -> Callable:
+    """Return a replacement of Paddle's ``embedding`` that computes dense gradients inside :func:`dense_gradients`."""
     signature = inspect.signature(original)
 
     def embedding(*args: Any, **options: Any) -> paddle.Tensor:
@@ -363,13 +473,16 @@ def _embedding(original: Callable) -> Callable:
     return embedding
 
 
+#: Whether the gradients of embeddings have all rows (:func:`dense_gradients`).
 _makes_dense = False
 
 
 @contextlib.contextmanager
 def dense_gradients() -> Iterator[None]:
-    """Inside the block, the gradient of an embedding has all its rows, also with ``sparse=True``. A parameter that has
-    got a sparse gradient can be given no other."""
+    """Let the gradients of embeddings have all rows inside the ``with`` block, even with ``sparse=True``.
+
+    Paddle does not let a sparse gradient be replaced by a dense gradient.
+    """
     global _makes_dense
     before, _makes_dense = _makes_dense, True
     try:
@@ -379,7 +492,10 @@ def dense_gradients() -> Iterator[None]:
 
 
 def install() -> None:
-    """Change Paddle once, before a user's file is imported."""
+    """Replace Paddle's random functions, dropout, ReLU and embedding, before a user's file is imported.
+
+    Functions with a ``dtype`` argument are replaced, too, for :func:`keeps_double`.
+    """
     change(nn.functional, "dropout", _dropout)
     change(nn.functional.common, "dropout", _dropout)
     change(nn.functional, "relu", _relu)
@@ -407,7 +523,10 @@ def install() -> None:
 
 @contextlib.contextmanager
 def default_dtype(dtype: str) -> Iterator[None]:
-    """Make the model's dtype the default inside the block, as for a layer's masks and position tables."""
+    """Set Paddle's default dtype inside the ``with`` block.
+
+    A layer then creates tensors such as masks and position tables in this dtype.
+    """
     before = paddle.get_default_dtype()
     paddle.set_default_dtype(dtype)
     try:
@@ -416,22 +535,25 @@ def default_dtype(dtype: str) -> Iterator[None]:
         paddle.set_default_dtype(before)
 
 
-#: Lines where a port would have left float64.
+#: Lines of the port, `file:line`, that would have cast float64 to fewer digits.
 leaks: list[str] = []
 
 
-#: Dtypes that hold fewer digits than float64.
+#: Names of dtypes with fewer digits than float64.
 NARROW = ("float32", "float16", "bfloat16")
-#: Functions that describe a ``dtype`` and do not compute in it.
+#: Names of functions that only describe their ``dtype`` argument.
 DESCRIPTIONS = ("finfo", "iinfo")
+#: Whether a port's code computes in float64 (:func:`keeps_double`).
 _keeps_double = False
 
 
 @contextlib.contextmanager
 def keeps_double() -> Iterator[None]:
-    """Inside the block, whatever a port's code asks for in float32 is in float64, as on the reference's side: a cast, a
-    new tensor, a softmax's ``dtype``. The run in float64 judges only the function. The lines that cast float64 down are
-    recorded in :data:`leaks`."""
+    """Let a port's code compute in float64 inside the ``with`` block, even if it asks for fewer digits.
+
+    This holds for casts, new tensors and a softmax's ``dtype``, as for the reference. So the float64 run compares only
+    the function. The lines that cast float64 to fewer digits are recorded in :data:`leaks`.
+    """
     global _keeps_double
     before, _keeps_double = _keeps_double, True
     try:
@@ -441,6 +563,7 @@ def keeps_double() -> Iterator[None]:
 
 
 def _widening(original: Callable) -> Callable:
+    """Return a replacement of a function with a ``dtype`` argument, which uses float64 inside :func:`keeps_double`."""
     signature = inspect.signature(original)
 
     def widened(*args: Any, **options: Any) -> Any:
@@ -448,7 +571,7 @@ def _widening(original: Callable) -> Callable:
             return original(*args, **options)
         try:
             given = signature.bind(*args, **options)
-        except TypeError:  # Paddle has a second way to call some
+        except TypeError:  # Paddle has a second signature of some functions
             return original(*args, **({**options, "dtype": "float64"} if _is_narrow(options.get("dtype")) else options))
         if not _is_narrow(given.arguments.get("dtype")):
             return original(*args, **options)
@@ -465,11 +588,16 @@ def _widening(original: Callable) -> Callable:
 
 
 def _is_narrow(dtype: Any) -> bool:
+    """Return whether a dtype, or its name, has fewer digits than float64."""
     return str(dtype).rpartition(".")[2] in NARROW
 
 
 def _storing(original: Callable) -> Callable:
-    """Make a method that stores a value in a tensor of float64 take a table of float32, which a port computes so."""
+    """Return a replacement of a method that stores a value in a tensor, such as ``set_value``.
+
+    Inside :func:`keeps_double`, it casts a float32 value to float64 if the tensor has float64. Ports compute some
+    tables in float32 with NumPy.
+    """
 
     def store(tensor: paddle.Tensor, value: Any, *args: Any, **options: Any) -> Any:
         if _keeps_double and _is_narrow(getattr(value, "dtype", "")) and tensor.dtype == paddle.float64:
@@ -480,6 +608,7 @@ def _storing(original: Callable) -> Callable:
 
 
 def _install_widening() -> None:
+    """Replace Paddle's functions that have a ``dtype`` argument or store values, for :func:`keeps_double`."""
     for name in ("set_value", "copy_"):
         change(paddle.Tensor, name, _storing)
     for owner in (paddle, nn.functional, paddle.Tensor):
@@ -490,10 +619,10 @@ def _install_widening() -> None:
 
 
 def calling_line(short: bool = False) -> str:
-    """Return ``file:line`` of the port's code that leads here; "" if none does.
+    """Return the line of the port's code that called the gate or Paddle, `file:line`; "" if there is none.
 
     Args:
-        short: give the file's name alone.
+        short: whether the result has only the name of the file instead of its path.
     """
     frame = calling_frame()
     if frame is None:
@@ -503,7 +632,7 @@ def calling_line(short: bool = False) -> str:
 
 
 def calling_frame() -> FrameType | None:
-    """Return the innermost frame of the port's code that leads here; None if none does."""
+    """Return the innermost frame of the port's code on the stack; None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
         frame = frame.f_back
