@@ -1,1 +1,1 @@
-"""CTRL: a computed position table, masks that are numbers, a release so large that it is compared stage by stage."""
+"""CTRL in the gate: a computed position table, additive masks, and a comparison stage by stage of large models."""

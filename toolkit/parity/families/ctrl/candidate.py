@@ -1,4 +1,4 @@
-"""Parts of the port's step that only CTRL needs: its position table, and recomputed layers."""
+"""The step of CTRL's port: its position table, its recomputed layers and its three ways to decode."""
 
 from __future__ import annotations
 
@@ -19,27 +19,36 @@ from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import DECODING, name_in_run, split_for_decoding
 from toolkit.parity.measure.naming import append_number
 
-#: Number of the decoding call whose scores come from the layers themselves.
+#: Number of the decoding call whose logits come from the model's layers instead of the loops of generation.
 BY_LAYERS = 3
-#: The constant, under the name of the attribute that holds it on both sides.
+#: Name of the constant position table: the path of its attribute in both models.
 TABLE = "transformer.pos_encoding"
 
 
 class CTRLStep(PortedStep):
-    """A step of CTRL."""
+    """A forward and a backward of CTRL's port, with the reference's weights, batch and draws."""
 
     again = "recompute"
     embedded = "transformer.dropout"
 
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether a run with these settings of the port keeps all activations, without recomputing layers."""
         return not settings.get("recompute")
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
+        """Return CTRL's port.
+
+        Args:
+            kind: class of the port.
+            keys: keys and values of the configuration.
+            backward: `recompute` to compute each layer again in the backward, or `autograd`.
+        """
         model = kind(CTRLConfig(**keys))
         model.transformer.enable_recompute = backward == "recompute"
         return model
 
     def places(self) -> dict[str, Place]:
+        """Return the source locations of the port's modules, its recomputation, position table and decoding."""
         called = line_of(modeling.CTRLModel.forward, r"\brecompute\(") or ""
         return {
             **super().places(),
@@ -49,20 +58,29 @@ class CTRLStep(PortedStep):
         }
 
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Replace the port's position table by the reference's, and return the port's own table by name."""
         own = self.model.transformer.pos_encoding
         self.model.hold_constants(constants)
         return {TABLE: own}
 
     def decode(self, measure: Measure) -> None:
+        """Measure the logits of a text that is decoded token by token, in each way that the port can decode.
+
+        Only a language model decodes. The first call computes the beginning of the text, and each further call one
+        token.
+
+        Args:
+            measure: function that receives the name and value of each tensor.
+        """
         if not isinstance(self.model, CTRLLMHeadModel):
             return
         first, *others = split_for_decoding(self.batch)
         whole = self.model(**first).logits.numpy()
         begun, go_on = self.model.begin(**first)
-        whole[:, -1] = begun.numpy()  # all that generation computes is compared, and the positions before it
+        whole[:, -1] = begun.numpy()  # the last position, from generation, and the positions before
         measure(name_in_run(DECODING, "logits"), whole)
-        # A token is computed in three ways: for one text alone, by the layers (as with an adapter), and for several
-        # texts. Each has its turn, the last two with their cache of the tokens before.
+        # A token can be computed in three ways: for a single text, by the layers (as with an adapter), and for several
+        # texts. Each way is compared. The last two ways continue from the cache of the earlier tokens.
         _, alone = self.model.begin(**_first_text(first))
         past: Any = list(go_on.past)
         for number, inputs in enumerate(others, 2):
@@ -77,16 +95,17 @@ class CTRLStep(PortedStep):
             measure(append_number(name_in_run(DECODING, "logits"), number), logits[:, None])
 
     def generate(self) -> None:
+        """Decode a few tokens without measuring, so that the compiled loops of generation are executed."""
         self.decode(lambda *_: None)
 
 
 def _first_text(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first row of each tensor (B, ...)."""
+    """Return the first row of each tensor, (B, ...) -> (1, ...)."""
     return {name: tensor[:1] for name, tensor in inputs.items()}
 
 
 def table_place() -> Place:
-    """Return the place where the port computes its position table."""
+    """Return the source location of the port's code that computes the position table."""
     return place_of_code("position_table", layers.position_table)
 
 

@@ -1,6 +1,7 @@
-"""The port's CTRL stage by stage (:mod:`toolkit.parity.job.stages`), for models larger than memory.
+"""Runs CTRL's port stage by stage (:mod:`toolkit.parity.job.stages`), for models larger than memory.
 
-The parts are the port's own classes and functions; only the loop over the layers is here.
+A stage is the embedding, a layer, or the head, in the forward or the backward. The parts are the port's own classes and
+functions. Only the loop over the layers is here.
 """
 
 from __future__ import annotations
@@ -38,12 +39,31 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import PIECE, ROWS
 from toolkit.parity.measure.naming import ModuleStack
 
+#: Name of the embedding's weight.
 TABLE = "transformer.w.weight"
+#: Arrays by name.
 Tensors = dict[str, np.ndarray]
 
 
 class StreamedCTRL:
-    """The worker's state between stages."""
+    """CTRL's port with only one stage in memory at a time.
+
+    Args:
+        job: job of the comparison.
+        folder: job folder.
+        sender: receiver of the port's tensors.
+
+    Attributes:
+        depth: number of layers.
+        config: configuration of the port with a single layer.
+        table: description of each parameter of the whole model, by name.
+        lora: settings of the adapter; None without an adapter.
+        batch: tensors of the batch by name.
+        side: files of the port in the job folder.
+        rows: ids of the tokens in the batch, sorted, without repetition.
+        length: number of tokens of each text.
+        layers: a layer of each dtype, which gets the weights of one layer after another.
+    """
 
     def __init__(self, job: Job, folder: Path, sender: Sender) -> None:
         self.folder, self.sender = folder, sender
@@ -58,14 +78,14 @@ class StreamedCTRL:
         self.side = stages.Side(folder, "candidate")
         self.rows = np.unique(self.batch["input_ids"].numpy())
         self.length = self.batch["input_ids"].shape[1]
-        #: For parts of the model that read no tokens: a vocabulary of one, and no padding id.
+        #: Configuration for parts of the model that read no tokens: a vocabulary of one token, and no padding id.
         self.without_words = CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1, "pad_token_id": None})
         self.layers = {dtype: self._layer(dtype) for dtype in self.dtypes}
 
     # -- parts of the port --------------------------------------------------------------------------------------------
 
     def _layer(self, dtype: str) -> nn.Layer:
-        """Return a layer of the port, taken from a model with a vocabulary of one token."""
+        """Return a layer of the port in a dtype, taken from a model with a vocabulary of one token."""
         layer = CTRLModel(self.without_words).h[0]
         if self.lora is not None:
             add_adapter(layer, self.lora, "transformer.h.0")
@@ -74,7 +94,13 @@ class StreamedCTRL:
         return layer
 
     def _load(self, layer: nn.Layer, prefix: str, weights: TensorFile) -> None:
-        """Give a layer its weights, and send the values that it holds afterwards."""
+        """Set a layer's weights, and send the values that it holds afterwards.
+
+        Args:
+            layer: layer or norm of the port.
+            prefix: path of the layer in the whole model, such as `transformer.h.3`.
+            weights: the reference's weights of the stage.
+        """
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
             role = self.table[full].role
@@ -84,11 +110,19 @@ class StreamedCTRL:
             self.sender.send_array("held", full, to_paddle(values_of(parameter), role))
 
     def _bias(self, dtype: str) -> paddle.Tensor:
+        """Return the port's mask for the attention scores, which combines causality and padding."""
         return attention_bias(0, self.length, self.batch.get("attention_mask"), dtype)
 
     @contextlib.contextmanager
     def _watched(self, layer: nn.Layer, prefix: str, draws: RecordedDraws, sender: Sender | None) -> Iterator[None]:
-        """Name draws and send outputs inside the ``with`` block."""
+        """Name the draws after the running modules, and send their outputs inside the ``with`` block.
+
+        Args:
+            layer: layer or norm of the port.
+            prefix: path of the layer in the whole model.
+            draws: the reference's draws of the stage.
+            sender: receiver of the outputs; None to send no outputs.
+        """
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             tensor = first_tensor(output)
@@ -99,6 +133,7 @@ class StreamedCTRL:
             yield
 
     def _draws(self, stage: str) -> RecordedDraws:
+        """Return the reference's draws of a stage."""
         path = self.side.other / "draws" / f"{stage}.safetensors"
         rates = files.read_json(path.with_suffix(".json"))
         return RecordedDraws(files.read_tensors(path), rates, ModuleStack(), self.sender)
@@ -106,7 +141,12 @@ class StreamedCTRL:
     # -- stages -------------------------------------------------------------------------------------------------------
 
     def run_stage(self, stage: str, before: str | None) -> None:
-        """Run a stage on what the stage ``before`` left, unless it is done."""
+        """Run a stage in each dtype and write its results, unless an earlier run has finished the stage.
+
+        Args:
+            stage: name of the stage.
+            before: name of the previous stage, whose results are the inputs; None for the first stage.
+        """
         if self.side.is_done(stage):
             return
         self.side.wait_for_truth(stage)
@@ -122,6 +162,14 @@ class StreamedCTRL:
         self.sender.send_json("done", None)
 
     def _compute(self, stage: str, dtype: str, state: dict[str, np.ndarray], draws: RecordedDraws) -> Tensors:
+        """Run a stage in one dtype, send its tensors, and return its results: the inputs of the next stage.
+
+        Args:
+            stage: name of the stage.
+            dtype: dtype of the run.
+            state: results of the previous stage, with an activation or gradient (B, T, n_embd) for each dtype.
+            draws: the reference's draws of the stage.
+        """
         weights = stages.open_weights(self.folder, stage)
         if stage == stages.EMBEDDING:
             with paddle.no_grad():
@@ -141,6 +189,12 @@ class StreamedCTRL:
             return {dtype: layer(paddle.to_tensor(state[dtype]), self._bias(dtype))[0].numpy()}
 
     def _place(self, layer: nn.Layer, prefix: str) -> None:
+        """Send the source locations of a layer and its modules.
+
+        Args:
+            layer: layer of the port.
+            prefix: path of the layer in the whole model.
+        """
         whole = {"": Place(type(layer).__name__, ""), **places(layer)}
         self.sender.send_json(
             "places", {".".join(filter(None, [prefix, name])): place for name, place in whole.items()}
@@ -149,13 +203,23 @@ class StreamedCTRL:
     def _layer_backward(
         self, layer: nn.Layer, prefix: str, dtype: str, inputs: np.ndarray, gradient: np.ndarray, draws: RecordedDraws
     ) -> np.ndarray:
+        """Return the gradient of a layer's input, (B, T, n_embd), and send the gradients of its parameters.
+
+        Args:
+            layer: layer of the port.
+            prefix: path of the layer in the whole model.
+            dtype: dtype of the run.
+            inputs: input of the layer in the forward, (B, T, n_embd).
+            gradient: gradient of the layer's output, (B, T, n_embd).
+            draws: the reference's draws of the stage.
+        """
         hidden_states = paddle.to_tensor(inputs, stop_gradient=False)
         with self._watched(layer, prefix, draws, None):
             output = layer(hidden_states, self._bias(dtype))[0]
         paddle.autograd.backward([output], [paddle.to_tensor(gradient)])
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
-            if parameter.grad is not None:  # the verdict finds a missing one
+            if parameter.grad is not None:  # the verdict reports a missing gradient
                 self._tensor(f"gradient:{full}", to_paddle(values_of(parameter.grad), self.table[full].role))
         layer.clear_gradients()
         return hidden_states.grad.numpy()
@@ -163,8 +227,15 @@ class StreamedCTRL:
     def _embed(
         self, dtype: str, weights: TensorFile, draws: RecordedDraws, sender: Sender | None
     ) -> tuple[paddle.Tensor, paddle.Tensor]:
-        """Return the first layer's input and the embedding's parameter, and send them. Without ``sender``, they are
-        ready for a backward, and the parameter has only the batch's rows."""
+        """Return the first layer's input, (B, T, n_embd), and the embedding's parameter.
+
+        Args:
+            dtype: dtype of the run.
+            weights: the reference's weights of the stage.
+            draws: the reference's draws of the stage.
+            sender: receiver of the outputs and of the parameter's value. If it is None, the result is for a backward,
+                and only the parameter's rows for the batch's tokens have values.
+        """
         body = CTRLModel(self.without_words)
         body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
         body.h = paddle.nn.LayerList()
@@ -181,8 +252,20 @@ class StreamedCTRL:
             return body.embed(self.batch["input_ids"], paddle.arange(self.length).unsqueeze(0)), body.w.weight
 
     def _head(self, dtype: str, weights: TensorFile, hidden: np.ndarray, draws: RecordedDraws) -> Tensors:
-        """Compute the last norm, the logits, the loss and their backward. The head's weight gets its gradient block by
-        block from that of the logits: the weight and its gradient take 2.5 GB each."""
+        """Compute the last norm, the logits, the loss and their backward, and send the tensors.
+
+        The gradient of the head's weight is computed in blocks of rows from the gradient of the logits. The weight and
+        its gradient take 2.5 GB each.
+
+        Args:
+            dtype: dtype of the run.
+            weights: the reference's weights of the stage.
+            hidden: output of the last layer, (B, T, n_embd).
+            draws: the reference's draws of the stage.
+
+        Returns:
+            Gradient of ``hidden``, and the gradient of the weight's rows for the batch's tokens, named `rows:DTYPE`.
+        """
         tied = self.config.tie_word_embeddings
         name = TABLE if tied else "lm_head.weight"
         tables = stages.open_weights(self.folder, stages.EMBEDDING) if tied else weights
@@ -218,7 +301,13 @@ class StreamedCTRL:
         return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": rows}
 
     def _scores(self, normed: paddle.Tensor, table: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
-        """Return the scores of the port's head for some rows of its weight and bias, or for all."""
+        """Return the logits of the port's head, (B, T, rows), for some or all rows of its weight.
+
+        Args:
+            normed: output of the last norm, (B, T, n_embd).
+            table: rows of the head's weight, (rows, n_embd).
+            bias: the same rows of the bias, (rows,).
+        """
         head = LMHead(self.without_words)
         head.bias = bias
         if not self.config.tie_word_embeddings:
@@ -234,14 +323,23 @@ class StreamedCTRL:
         biases: np.ndarray,
         dtype: str,
     ) -> np.ndarray:
-        """Send the gradient of the output layer, and return its rows for the batch's tokens."""
+        """Send the gradient of the head's weight in blocks, and return its rows for the batch's tokens.
+
+        Args:
+            normed: output of the last norm, (B, T, n_embd).
+            tables: file with the weight.
+            name: name of the weight in the file.
+            of_logits: gradient of the logits, (B, T, vocab_size).
+            biases: bias of the head, (vocab_size,).
+            dtype: dtype of the run.
+        """
         kept = []
         for start in range(0, len(biases), ROWS):
             end = min(start + ROWS, len(biases))
             block = _parameter(tables.rows(name, start, end), dtype)
             scores = self._scores(normed, block, _parameter(biases[start:end], dtype))
             paddle.autograd.backward([scores], [of_logits[..., start:end]])
-            sent = paddle.zeros_like(block) if block.grad is None else block.grad  # a head may send none back
+            sent = paddle.zeros_like(block) if block.grad is None else block.grad  # a head may return no gradient
             gradient = values_of(sent)
             self.sender.send_array("rows", name, gradient, [start, self.config.tie_word_embeddings])
             kept.append(gradient[self.rows[(self.rows >= start) & (self.rows < end)] - start])
@@ -250,6 +348,17 @@ class StreamedCTRL:
     def _embedding_backward(
         self, dtype: str, weights: TensorFile, gradient: np.ndarray, draws: RecordedDraws
     ) -> Tensors:
+        """Send the gradients of the embedding's output and weight, and return no results.
+
+        Only the weight's rows for the batch's tokens are sent. If the weight is tied, they include the gradient from
+        the head.
+
+        Args:
+            dtype: dtype of the run.
+            weights: the reference's weights of the stage.
+            gradient: gradient of the embedding's output, (B, T, n_embd).
+            draws: the reference's draws of the stage.
+        """
         self._tensor("gradient:transformer.dropout", gradient)
         hidden_states, table = self._embed(dtype, weights, draws, None)
         paddle.autograd.backward([hidden_states], [paddle.to_tensor(gradient)])
@@ -261,16 +370,27 @@ class StreamedCTRL:
         return {}
 
     def _tensor(self, name: str, value: np.ndarray) -> None:
+        """Send a tensor of the port to the comparator."""
         self.sender.send_array("tensor", name, value)
 
 
 def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
-    """Return a parameter of these values. The port's constructors would first fill a large one with random numbers."""
+    """Return a parameter with the given values.
+
+    The port's constructors would first fill a large parameter with random numbers.
+    """
     return EagerParamBase.from_tensor(paddle.to_tensor(value).astype(dtype))
 
 
 def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None = None) -> paddle.Tensor:
-    """Read a large parameter piece by piece: the ``rows`` that are needed; the others may be 0."""
+    """Return a large parameter, which is read piece by piece.
+
+    Args:
+        weights: file with the parameter.
+        name: name of the parameter in the file.
+        dtype: dtype of the result.
+        rows: indices of the needed rows; the other rows may be 0. None for all rows.
+    """
     if paddle.get_device() != "cpu":
         return _parameter(weights[name], dtype)
     values = allocate_mapped_zeros(weights.shape(name), dtype, huge_pages=rows is None)
@@ -286,7 +406,13 @@ def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None =
 
 
 def run(job: Job, folder: Path, sender: Sender) -> None:
-    """Go through all stages."""
+    """Run CTRL's port in all stages, and send its position table and source locations.
+
+    Args:
+        job: job of the comparison.
+        folder: job folder.
+        sender: receiver of the port's tensors.
+    """
     files.wait_for_reference(folder, "constants.safetensors")
     model = StreamedCTRL(job, folder, sender)
     todo = stages.plan(model.depth)

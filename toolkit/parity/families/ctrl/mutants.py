@@ -1,4 +1,4 @@
-"""Faults of CTRL's port."""
+"""The faults of CTRL's port that the gate's trials inject."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from toolkit.parity.mutants.loops import SHARED_LOOPS, faults_below_noise
 from toolkit.parity.mutants.shared import PRECISION as PRECISION
 from toolkit.parity.mutants.shared import TRAINER, TRAINING
 
+#: Folder of the YAML files with faults.
 FAULTS = Path(__file__).with_name("faults")
 LAYERS, BATCH, EVALUATION, DRAWS, TOKENIZER = (
     read_faults(FAULTS / f"{kind}.yaml") for kind in ("layers", "batch", "evaluation", "draws", "tokenizer")
 )
+#: Faults of the dropout masks.
 MASKS = draws.mask_faults("ctrl-", "ctrl", lambda port: port.modeling.CTRLModel)
+#: Faults of newly initialized weights.
 INITIALISATION = (
     *initialisation.initialisation_faults(
         "ctrl", "transformer.w", "h.0.multi_head_attention.Wq", "Wq.bias", "h.0.layernorm1"
@@ -27,9 +30,10 @@ INITIALISATION = (
         initialisation.change_widths(lambda config, widths: dict.fromkeys(widths, 0.02)),
     ),
 )
+#: Faults of the conversion of a checkpoint.
 LOADING = loading.loading_faults("ctrl", ".Wq.", ".Wk.", ".h.", "h.0.layernorm1", "transformer.w")
 
-#: All faults that the gate is tried with.
+#: All faults that the trials inject, one at a time.
 CATALOGUE = (*LAYERS, *BATCH, *EVALUATION, *MASKS, *DRAWS, *TRAINING, *TRAINER, *TOKENIZER, *LOADING, *INITIALISATION)
-#: Faults below float32's noise, named by the loop itself.
+#: Faults of compiled loops that are smaller than the float32 noise of a step.
 LOOPS = (*SHARED_LOOPS, *faults_below_noise("softmax_rows"))

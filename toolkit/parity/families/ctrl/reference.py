@@ -1,4 +1,4 @@
-"""Parts of the reference's step that only CTRL needs: its position table and its masks."""
+"""The step of CTRL's reference: its position table, its masks and their rounding."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
 
-#: Number that a released CTRL adds to the score of a later token.
+#: Number that the released CTRL adds to the attention scores of later tokens.
 LATER = -1e4
-#: Releases of transformers write the same step in different ways.
+#: Functions that scale the attention scores, in different versions of transformers.
 SCALED = (torch.Tensor.div, torch.Tensor.__truediv__, torch.Tensor.mul, torch.Tensor.__mul__)
+#: Functions that normalize the attention scores, in different versions of transformers.
 SOFTMAX = (torch.softmax, torch.nn.functional.softmax)
 
 
 class CTRLStep(Step):
-    """A step of CTRL."""
+    """A forward and a backward of CTRL's reference in transformers, with recorded draws."""
 
     heads: ClassVar = {
         "causal_lm": modeling_ctrl.CTRLLMHeadModel,
@@ -38,26 +39,41 @@ class CTRLStep(Step):
     aliases: ClassVar = {"lm_head.weight": "transformer.w.weight"}
 
     def configuration(self, keys: Mapping) -> CTRLConfig:
+        """Return the configuration of transformers for the job's configuration keys."""
         return config_of(keys)
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return the position table: float32, computed when the model is made. If it is a buffer, a float64 model holds
-        the same numbers in float64."""
+        """Return the position table by name, float32 (positions, n_embd).
+
+        The reference computes it in float32 when it builds the model. If it is a buffer, a float64 model has the same
+        numbers in float64.
+        """
         return {"transformer.pos_encoding": to_numpy(self.model.transformer.pos_encoding).astype(np.float32)}
 
     @property
     def notes(self) -> list[Note]:
+        """The note for the report if CTRL's own mask had to replace the mask of transformers."""
         return mask_notes()
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
+        """Return the operation of a call of a torch function that a trace compares, or None (:func:`operation`)."""
         return operation(module, function, arguments)
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
+        """Use CTRL's own mask inside the ``with`` block."""
         with own_mask():
             yield
 
     def decode(self, keep: Keep) -> None:
+        """Keep the logits of a text that is decoded token by token with cached keys and values.
+
+        Only a language model decodes. The first call computes the beginning of the text, and each further call one
+        token.
+
+        Args:
+            keep: function that receives the name and value of each tensor.
+        """
         if not isinstance(self.model, modeling_ctrl.CTRLLMHeadModel):
             return
         past = None
@@ -68,11 +84,18 @@ class CTRLStep(Step):
                 keep(append_number(name_in_run(DECODING, "logits"), number), to_numpy(output.logits))
 
     def vary_rounding(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
+        """Vary the rounding of masked attention scores inside the ``with`` block, unless ``nudge`` is 0."""
         return masked_scores_rounded_otherwise(recorder.stack, nudge)
 
 
 def operation(module: str, function: Callable, arguments: tuple) -> Operation | None:
-    """As :meth:`.step.Step.operation`."""
+    """Return the operation of a call of a torch function that a trace compares; None for other calls.
+
+    Args:
+        module: dotted path of the running module.
+        function: torch function.
+        arguments: arguments of the call.
+    """
     if re.fullmatch(r"transformer\.h\.\d+", module):
         return Operation("sum", ("stream", None)) if function in (torch.Tensor.add, torch.Tensor.__add__) else None
     if not module.endswith(".multi_head_attention"):
@@ -89,24 +112,39 @@ def operation(module: str, function: Callable, arguments: tuple) -> Operation | 
 
 
 def masked_scores_rounded_otherwise(stack: ModuleStack, nudge: int) -> contextlib.AbstractContextManager:
-    """Round the scores that a mask pushes to -1e4 another way inside the ``with`` block, unless ``nudge`` is 0.
+    """Vary the rounding of attention scores that a mask moves to -1e4 inside the ``with`` block.
 
-    Down there the resolution of a score is 1e-3 in float32, 1e-12 in float64, and it is chance which way it is rounded.
-    If a position sees only padding, its weights depend on that chance, which would be the same in every run: moving the
-    weights by a unit in the last place moves a score by far less. So before the mask is added, all scores of an
-    attention are moved by the same part of a unit of -1e4, which softmax does not see.
+    At -1e4, the distance of neighboring numbers is 1e-3 in float32 and 1e-12 in float64, so the rounding of a score is
+    arbitrary. If a position sees only padding, its attention weights depend on this rounding. The rounding would be the
+    same in every noise run, because nudged weights move a score by much less. So before the mask is added, all scores
+    of an attention are moved by the same random fraction of this distance. Softmax does not depend on such a move.
+
+    Args:
+        stack: running modules.
+        nudge: number of the noise run; 0 for no change.
     """
     return OperationWatch(_MovedScores(stack, nudge), operation) if nudge else contextlib.nullcontext()
 
 
 class _MovedScores:
-    """Stands in for the recorder that :class:`.points.OperationWatch` takes."""
+    """Moves attention scores by a random fraction of the distance of neighboring numbers at -1e4.
+
+    It replaces the recorder of :class:`.points.OperationWatch`.
+
+    Args:
+        stack: running modules.
+        nudge: number of the noise run.
+    """
 
     def __init__(self, stack: ModuleStack, nudge: int) -> None:
         self.stack = stack
         self.nudge = nudge
 
     def pass_operation(self, operation: str, x: torch.Tensor) -> torch.Tensor:
+        """Return the moved scores if the operation is `scaled_scores`, otherwise ``x``.
+
+        The fraction depends only on the running module and on the nudge.
+        """
         if operation != "scaled_scores":
             return x
         unit = torch.finfo(x.dtype).eps * 2.0 ** math.floor(math.log2(-LATER))
@@ -115,23 +153,30 @@ class _MovedScores:
 
 
 def config_of(keys: Mapping) -> CTRLConfig:
-    """Return the configuration, with eager attention where the reference has other kernels too."""
+    """Return the reference's configuration, with eager attention if transformers has other kernels, too.
+
+    Args:
+        keys: keys and values of the configuration.
+    """
     return CTRLConfig(**keys, use_cache=False, attn_implementation="eager")
 
 
 def makes_its_mask_elsewhere() -> bool:
-    """Whether the reference takes its mask from code that all of its models share, not from CTRL's own."""
+    """Return whether CTRL in this version of transformers uses the mask function that all models share."""
     return hasattr(modeling_ctrl, "create_causal_mask")
 
 
 def mask_notes() -> list[Note]:
-    """Return the report's note if the reference had to be given CTRL's own mask."""
+    """Return the note for the report if CTRL's own mask had to replace the mask of transformers, in a list."""
     return [Note("reference-mask")] if makes_its_mask_elsewhere() else []
 
 
 @contextlib.contextmanager
 def own_mask() -> Iterator[None]:
-    """Use CTRL's mask inside the ``with`` block: -1e4 for later tokens, the dtype's smallest for padding."""
+    """Use CTRL's own mask inside the ``with`` block.
+
+    The mask adds -1e4 to the scores of later tokens, and the smallest number of the dtype to the scores of padding.
+    """
     undo = (
         set_attribute(modeling_ctrl, "create_causal_mask", additive_mask)
         if makes_its_mask_elsewhere()
@@ -150,7 +195,16 @@ def additive_mask(
     past_key_values: Any = None,
     **_: object,
 ) -> torch.Tensor:
-    """Return what is added to the scores: (B or 1, 1, T, past + T)."""
+    """Return the mask that is added to the attention scores, (B or 1, 1, T, past + T).
+
+    It replaces the mask function of transformers and has its signature.
+
+    Args:
+        config: unused.
+        inputs_embeds: embedded input, (B, T, n_embd).
+        attention_mask: 1 for tokens and 0 for padding, (B, past + T); None without padding.
+        past_key_values: cache of earlier tokens; None without earlier tokens.
+    """
     past = 0 if past_key_values is None else past_key_values.get_seq_length()
     total = past + inputs_embeds.shape[1]
     added = torch.triu(inputs_embeds.new_ones(total, total), 1)[None, None, past:] * LATER

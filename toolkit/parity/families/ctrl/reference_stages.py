@@ -1,8 +1,8 @@
-"""The reference's CTRL stage by stage (:mod:`toolkit.parity.job.stages`), for models larger than memory.
+"""Runs CTRL's reference stage by stage (:mod:`toolkit.parity.job.stages`), for models larger than memory.
 
-All parts are the reference's own: its embedding and masks as ``CTRLModel.forward`` makes them, its layers, its head and
-loss as ``CTRLLMHeadModel.forward`` computes them. Only the loop over the layers is here. Within a stage R64 comes
-first, then the runs that measure its noise.
+A stage is the embedding, a layer, or the head, in the forward or the backward. All parts are the reference's own: its
+embedding and masks as in ``CTRLModel.forward``, its layers, and its head and loss as in ``CTRLLMHeadModel.forward``.
+Only the loop over the layers is here. Each stage first computes R64, and then the runs that measure the noise baseline.
 """
 
 from __future__ import annotations
@@ -40,11 +40,19 @@ from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor
 from toolkit.parity.reference.reordered import ReorderedSums
 from toolkit.parity.reference.step import DTYPES, PIECE, nudge_copy, nudge_piece_, nudge_tensor_, steps_of
 
+#: Name of the embedding's weight.
 TABLE = "transformer.w.weight"
 
 
 class Variant(NamedTuple):
-    """A run of the reference: R64 is ``truth``, the others measure its noise."""
+    """A run of the reference: R64, or one of the runs that measure the noise baseline.
+
+    Attributes:
+        name: `truth` for R64, otherwise the dtype and number of the run, such as `float32-0`.
+        dtype: dtype of the run.
+        nudge: 0 for unchanged weights. Any other number moves each weight by one unit in the last place, in directions
+            that depend on the number.
+    """
 
     name: str
     dtype: str
@@ -52,20 +60,26 @@ class Variant(NamedTuple):
 
 
 def variants(noise_runs: dict[str, int]) -> list[Variant]:
-    """Return R64 and the runs of :func:`toolkit.parity.reference.noise.measure_noise`."""
+    """Return the runs of the reference in order, R64 first.
+
+    Args:
+        noise_runs: number of noise runs of each dtype, as in :func:`toolkit.parity.reference.noise.measure_noise`.
+    """
     runs = [Variant("truth", "float64", 0)]
     runs += [Variant(f"float32-{run}", "float32", run) for run in range(noise_runs["float32"])]
     return runs + [Variant(f"float64-{run}", "float64", run) for run in range(1, noise_runs["float64"] + 1)]
 
 
 class Ledger:
-    """Records what a stage measures: R64's tensors, and the distance of every other run from them.
+    """Records R64's tensors of a stage, and the distance of every other run from them.
 
     Args:
-        spilled: whether tensors are kept on disk: the scores over a large vocabulary take half a gigabyte.
+        runs: runs of the reference.
+        spilled: whether tensors are kept on disk, because the logits over a large vocabulary take half a gigabyte.
 
     Attributes:
-        truth: R64's tensors; as ``float32:NAME`` the shown ones of the first float32 run.
+        truth: R64's tensors by name. Published tensors of the first float32 run are named `float32:NAME`.
+        records: size of each tensor of R64, and its noise in each dtype, by name.
     """
 
     def __init__(self, runs: list[Variant], spilled: bool) -> None:
@@ -74,7 +88,13 @@ class Ledger:
         self.records: dict[str, TensorRecord] = {}
 
     def keep(self, run: Variant, name: str, value: np.ndarray) -> None:
-        """Record one tensor of one run."""
+        """Record one tensor of one run. The tensor of R64 must be recorded before the other runs.
+
+        Args:
+            run: run of the reference.
+            name: name of the tensor.
+            value: the tensor.
+        """
         if run.name == "truth":
             self._hold(name, value)
             self.add_truth(name, error_stats.describe(value))
@@ -84,25 +104,42 @@ class Ledger:
             self._hold(f"float32:{name}", value)
 
     def _hold(self, name: str, value: np.ndarray) -> None:
+        """Store a tensor in :attr:`truth`."""
         on_disk = isinstance(self.truth, SpilledTensors)
         self.truth[name] = value if on_disk or is_gradient(name) else value.copy()  # a layer's output may change
 
     def add_noise(self, run: Variant, name: str, error: TensorStats) -> None:
-        """Record the distance of one run's tensor from R64's."""
+        """Record the distance of a tensor of a run from R64.
+
+        Args:
+            run: run of the reference.
+            name: name of the tensor.
+            error: statistics of the difference.
+        """
         self.records[name].add_noise(run.dtype, error)
 
     def add_truth(self, name: str, stats: TensorStats) -> None:
-        """Record the size of a tensor of R64, which need not be kept."""
+        """Record the size of a tensor of R64, which is not stored.
+
+        Args:
+            name: name of the tensor.
+            stats: statistics of the tensor.
+        """
         self.records[name] = TensorRecord.of(stats)
 
 
 @dataclass
 class MeasuredStage:
-    """Results of a stage.
+    """The measurements of a stage.
 
     Attributes:
-        partial: by run, the output layer's gradient over the rows of tokens that are not in the batch.
-        own_loss: of the head.
+        tensors: size of each tensor of R64, and its noise, by name.
+        leaks: source locations where float64 would have been cast to fewer digits.
+        narrowings: source locations where R64 still computed in less than float64.
+        relu_moved: largest change of an input by rounding, in units of float32, by ReLU.
+        partial: statistics of the gradient of the head's weight by run. A tied weight omits the rows of the batch's
+            tokens.
+        own_loss: comparison of R64's loss with its definition in NumPy; None unless the stage is the head.
     """
 
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
@@ -114,19 +151,32 @@ class MeasuredStage:
 
 
 class ReachedError(Exception):
-    """Raised when the body reaches its first layer."""
+    """Raised when a model without layers has computed the input of its first layer."""
 
 
 class Capture(nn.Module):
-    """Replaces the first layer: remembers its arguments, and goes no further."""
+    """Replaces the first layer of a model, stores the arguments of its call, and ends the forward.
+
+    Attributes:
+        hidden_states: input of the layer, (B, T, n_embd).
+        arguments: further positional arguments of the call.
+        options: keyword arguments of the call.
+    """
 
     def forward(self, hidden_states, *arguments, **options):
+        """Store the arguments, and raise ReachedError."""
         self.hidden_states, self.arguments, self.options = hidden_states, arguments, options
         raise ReachedError
 
     @classmethod
     def first_call(cls, body: nn.Module, *inputs: torch.Tensor, **options: torch.Tensor | None) -> Capture:
-        """Return the arguments that ``body`` calls its first layer with."""
+        """Run a body until its first layer, and return the stored arguments of this layer.
+
+        Args:
+            body: ``CTRLModel`` of the reference. Its layers are replaced.
+            inputs: positional arguments of the body.
+            options: keyword arguments of the body.
+        """
         capture = cls()
         body.h = nn.ModuleList([capture])
         with own_mask(), contextlib.suppress(ReachedError):
@@ -135,18 +185,30 @@ class Capture(nn.Module):
 
 
 class Blank(nn.Module):
-    """Replaces the embedding where only what is made of the masks matters."""
+    """Replaces the embedding by zeros, if only the masks of the model are needed.
+
+    Args:
+        width: size of an embedded token, n_embd.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1, width))
 
     def forward(self, input_ids):
+        """Return zeros for token ids (B, T), (B, T, n_embd)."""
         return self.weight.expand(*input_ids.shape, -1).clone()
 
 
 class Given(nn.Module):
-    """Replaces the body: applies the last norm to the output of the layers."""
+    """Replaces the body of a language model by its last norm, applied to the known output of the layers.
+
+    Args:
+        layernorm: last norm of the model.
+
+    Attributes:
+        hidden_states: output of the layers, (B, T, n_embd), to be set before a call.
+    """
 
     def __init__(self, layernorm: nn.Module) -> None:
         super().__init__()
@@ -154,16 +216,22 @@ class Given(nn.Module):
         self.hidden_states: torch.Tensor | None = None
 
     def forward(self, *_, **__):
+        """Return the normalized :attr:`hidden_states` as the body's output."""
         return BaseModelOutputWithPast(last_hidden_state=self.layernorm(self.hidden_states))
 
 
 class GradientOfTable:
-    """Takes the gradient of the output layer, block by block of rows (:class:`.GradientByRows`).
+    """Receives the gradient of the head's weight in blocks of rows (:class:`.GradientByRows`).
 
     Args:
-        rows: the batch's rows, sorted; they are kept.
-        size: size of R64's gradient, or of another run's distance from it; grows.
-        truth: gives R64's rows from one number to another; None for R64 itself.
+        rows: sorted ids of the batch's tokens. These rows of the gradient are kept.
+        left_out: sorted indices of the rows that the statistics omit.
+        size: statistics of R64's gradient, or of the distance of another run from it. Each block is added.
+        truth: function that returns R64's rows from a start to an end index; None for R64 itself.
+        write: function that receives each block to write it to a file; None to write nothing.
+
+    Attributes:
+        kept: rows of the batch's tokens in the blocks so far.
     """
 
     def __init__(
@@ -178,7 +246,12 @@ class GradientOfTable:
         self.kept: list[np.ndarray] = []
 
     def take(self, start: int, rows: torch.Tensor) -> None:
-        """As :data:`.by_rows.Take`."""
+        """Add a block of rows of the gradient.
+
+        Args:
+            start: index of the block's first row.
+            rows: the block, (rows, n_embd).
+        """
         value, end = rows.numpy(force=True), start + len(rows)
         if self.write is not None:
             self.write(value)
@@ -187,12 +260,31 @@ class GradientOfTable:
         self.kept.append(value[self.rows[(self.rows >= start) & (self.rows < end)] - start])
 
     def rows_of_batch(self) -> np.ndarray:
-        """Return the rows of the batch's tokens."""
+        """Return the gradient's rows of the batch's tokens, (number of different tokens, n_embd)."""
         return np.concatenate(self.kept)
 
 
 class StreamedCTRL:
-    """The worker's state between stages."""
+    """CTRL's reference with only one stage in memory at a time.
+
+    Args:
+        job: job of the comparison.
+        folder: job folder.
+
+    Attributes:
+        depth: number of layers.
+        config: configuration of the reference with a single layer.
+        batch: tensors of the batch by name.
+        runs: runs of the reference, R64 first.
+        draws: dropout masks and ReLU signs of the current stage.
+        side: files of the reference in the job folder.
+        rows: ids of the tokens in the batch, sorted, without repetition.
+        tied: whether the head's weight is the embedding's weight.
+        arguments: arguments of every layer's call in addition to its input, by dtype.
+        layers: a layer of each dtype, which gets the weights of one layer after another.
+        leaks: source locations where float64 would have been cast to fewer digits.
+        sums: current reordering of float64 sums; None in runs without reordering.
+    """
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.folder = folder
@@ -213,7 +305,10 @@ class StreamedCTRL:
         self.sums: ReorderedSums | None = None
 
     def _each_run(self) -> Iterator[Variant]:
-        """Yield one run after another; those that measure float64's noise compute every sum in another order."""
+        """Yield one run after another, with the reordering of sums in force.
+
+        The runs that measure the noise of float64 compute every sum in another order.
+        """
         for run in self.runs:
             is_float64s_noise = run.dtype == "float64" and run.name != "truth"
             self.sums = ReorderedSums(run.nudge) if is_float64s_noise else None
@@ -223,7 +318,11 @@ class StreamedCTRL:
     # -- parts of the reference ---------------------------------------------------------------------------------------
 
     def _skeleton(self, kind: type) -> nn.Module:
-        """Make a model of one layer with no memory behind its parameters."""
+        """Return a model with a single layer in train mode, without memory for its parameters.
+
+        Args:
+            kind: class of the model, ``CTRLModel`` or ``CTRLLMHeadModel``.
+        """
         with torch.device("meta"):
             model = kind(self.config)
         body = model if kind is modeling_ctrl.CTRLModel else model.transformer
@@ -231,16 +330,17 @@ class StreamedCTRL:
         return model.train()
 
     def position_table(self) -> torch.Tensor:
-        """Return the table as the reference's constructor makes it."""
+        """Return the position table as the reference's constructor computes it, float32 (n_positions, n_embd)."""
         return modeling_ctrl.positional_encoding(self.config.n_positions, self.config.n_embd, torch.float)
 
     def _layer(self, dtype: torch.dtype) -> nn.Module:
+        """Return a layer of the reference in a dtype, with its adapter if the job has one. Its weights are not set."""
         layer = self._skeleton(modeling_ctrl.CTRLModel).h[0]
         adapt_model(layer, self.lora, "transformer.h.0")
         return layer.to(dtype).to_empty(device=self.device).train()
 
     def _layer_arguments(self, dtype: torch.dtype) -> Capture:
-        """Return the arguments that the reference's body calls its layers with."""
+        """Return the arguments of the reference's calls of its layers in a dtype, such as the mask."""
         body = self._skeleton(modeling_ctrl.CTRLModel)
         body.w, body.h, body.layernorm = Blank(self.config.n_embd), nn.ModuleList(), nn.Identity()
         body.to(device=self.device, dtype=dtype)
@@ -248,7 +348,14 @@ class StreamedCTRL:
             return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
     def _table(self, run: Variant, weights: TensorFile, name: str, room: np.ndarray) -> torch.Tensor:
-        """Read a large parameter piece by piece into ``room``, as :func:`.step.nudge_copy` gives it."""
+        """Return a large parameter in the dtype and with the nudge of a run, which is read piece by piece.
+
+        Args:
+            run: run of the reference.
+            weights: file with the parameter.
+            name: name of the parameter in the file.
+            room: memory for the parameter, which is reused by each run, (number of elements,).
+        """
         dtype, shape = DTYPES[run.dtype], weights.shape(name)
         flat = torch.from_numpy(room).view(dtype)[: math.prod(shape)]
         steps = steps_of(run.nudge, len(flat), dtype) if run.nudge else None
@@ -259,7 +366,14 @@ class StreamedCTRL:
         return flat.view(shape).to(self.device)
 
     def _rows_of_table(self, run: Variant, value: np.ndarray) -> nn.Parameter:
-        """The batch's rows of the embedding, some hundreds of 246,534, valued as :meth:`_table` gives them."""
+        """Return the embedding's rows of the batch's tokens, in the dtype and with the nudge of a run.
+
+        These are some hundreds of 246,534 rows. Their values are the same as in :meth:`_table`.
+
+        Args:
+            run: run of the reference.
+            value: the rows, float32 (number of different tokens, n_embd).
+        """
         rows, width = self.rows.cpu(), self.config.n_embd
         taken = torch.from_numpy(value).to(DTYPES[run.dtype], copy=True)
         if run.nudge:
@@ -273,13 +387,25 @@ class StreamedCTRL:
     # -- stages -------------------------------------------------------------------------------------------------------
 
     def run_stage(self, stage: str, before: str | None) -> None:
-        """Run a stage on what the stage ``before`` left, unless it is done."""
+        """Run a stage in all runs and write its results, unless an earlier process has finished the stage.
+
+        Args:
+            stage: name of the stage.
+            before: name of the previous stage, whose results are the inputs; None for the first stage.
+        """
         if self.side.is_done(stage):
             return
         with NarrowingWatch() as narrowing:
             self._run_stage(stage, before, narrowing)
 
     def _run_stage(self, stage: str, before: str | None, narrowing: NarrowingWatch) -> None:
+        """Run a stage in all runs, and write its results.
+
+        Args:
+            stage: name of the stage.
+            before: name of the previous stage; None for the first stage.
+            narrowing: watch for source locations that compute in less than float64.
+        """
         ledger = Ledger(self.runs, stage == stages.HEAD)
         state = self.side.state(before) if before else {}
         measured = MeasuredStage(ledger.records)
@@ -301,24 +427,36 @@ class StreamedCTRL:
         self.side.finish(stage, measured)
 
     def _write_draws(self, stage: str) -> None:
+        """Write the draws of a stage, and start with new draws."""
         files.write_tensors(self.side.path("draws", stage), dict(self.draws.tensors))
         files.write_json(self.side.path("draws", stage).with_suffix(".json"), self.draws.rates)
-        self.draws = Draws(self.draws.seed)  # drawn again by name in the backward
+        self.draws = Draws(self.draws.seed)  # the backward draws the same masks by name
 
     def _embedding(self, ledger: Ledger) -> dict[str, np.ndarray]:
+        """Return the first layer's input, (B, T, n_embd), by run.
+
+        Args:
+            ledger: record of the stage's tensors.
+        """
         rows = self._read_rows()
         return {run.name: to_numpy(self._embed(run, rows, ledger)[0]) for run in self.runs}
 
     def _read_rows(self) -> np.ndarray:
-        """Read the batch's rows of the embedding."""
+        """Return the embedding's rows of the batch's tokens, float32 (number of different tokens, n_embd)."""
         weights = stages.open_weights(self.folder, stages.EMBEDDING)
         return np.concatenate([weights.rows(TABLE, row, row + 1) for row in self.rows.tolist()])
 
     def _embed(self, run: Variant, rows: np.ndarray, ledger: Ledger | None) -> tuple[torch.Tensor, nn.Parameter]:
-        """The first layer's input and the batch's rows of the embedding; without a ledger, ready for a backward."""
+        """Return the first layer's input, (B, T, n_embd), and the embedding's rows of the batch's tokens.
+
+        Args:
+            run: run of the reference.
+            rows: the rows in float32, (number of different tokens, n_embd).
+            ledger: record of the stage's tensors. If it is None, gradients are enabled for a backward.
+        """
         body = self._skeleton(modeling_ctrl.CTRLModel)
         body.w.weight = self._rows_of_table(run, rows)
-        tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # each token's place among them
+        tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # index of each token among the rows
         body.h, body.layernorm = nn.ModuleList(), nn.Identity()
 
         def keep(name: str, value: np.ndarray) -> None:
@@ -332,6 +470,13 @@ class StreamedCTRL:
         return call.hidden_states, body.w.weight
 
     def _load_layer(self, run: Variant, stage: str, weights: dict[str, np.ndarray]) -> tuple[nn.Module, str]:
+        """Return the layer of a run with the weights of a stage, and the layer's path in the whole model.
+
+        Args:
+            run: run of the reference.
+            stage: name of the stage.
+            weights: weights of the stage by name.
+        """
         prefix = f"transformer.h.{stages.layer_of(stage)}"
         layer = self.layers[run.dtype]
         with torch.no_grad():
@@ -340,6 +485,13 @@ class StreamedCTRL:
         return layer, prefix
 
     def _layer_forward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return a layer's output, (B, T, n_embd), by run.
+
+        Args:
+            stage: name of the stage.
+            ledger: record of the stage's tensors.
+            state: input of the layer by run.
+        """
         weights = stages.read_weights(self.folder, stage)
         after = {}
         for run in self._each_run():
@@ -353,6 +505,13 @@ class StreamedCTRL:
         return after
 
     def _layer_backward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the gradient of a layer's input, (B, T, n_embd), by run.
+
+        Args:
+            stage: name of the stage.
+            ledger: record of the stage's tensors.
+            state: gradient of the layer's output by run.
+        """
         weights = stages.read_weights(self.folder, stage)
         index = stages.layer_of(stage)
         inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)
@@ -370,12 +529,24 @@ class StreamedCTRL:
             for name, parameter in layer.named_parameters():
                 if parameter.grad is not None:  # not frozen
                     ledger.keep(run, f"gradient:{prefix}.{name}", parameter.grad.numpy(force=True))
-            layer.zero_grad(set_to_none=True)  # the ledger now owns what it keeps
+            layer.zero_grad(set_to_none=True)  # the ledger now owns the gradients
             after[run.name] = to_numpy(hidden_states.grad)
         return after
 
     def _head(self, ledger: Ledger, state: dict[str, np.ndarray], measured: MeasuredStage) -> dict[str, np.ndarray]:
-        """Compute last norm, logits, loss and their backward. The output layer's gradient has a file of its own."""
+        """Compute the last norm, the logits, the loss and their backward in all runs.
+
+        R64's gradient of the head's weight is written to a separate file.
+
+        Args:
+            ledger: record of the stage's tensors.
+            state: output of the last layer, (B, T, n_embd), by run.
+            measured: measurements of the stage.
+
+        Returns:
+            Gradient of the last layer's output by run, and the gradient of the weight's rows for the batch's tokens,
+                named `rows:RUN`.
+        """
         table = TABLE if self.tied else "lm_head.weight"
         weights = stages.open_weights(self.folder, stages.HEAD)
         tables = stages.open_weights(self.folder, stages.EMBEDDING) if self.tied else weights
@@ -416,6 +587,13 @@ class StreamedCTRL:
         return after
 
     def _head_model(self, run: Variant, weights: TensorFile, table: torch.Tensor) -> nn.Module:
+        """Return the language model with its last norm and head, whose body is replaced by :class:`Given`.
+
+        Args:
+            run: run of the reference.
+            weights: weights of the stage.
+            table: weight of the head.
+        """
         model = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
         norm = model.transformer.layernorm.to(DTYPES[run.dtype]).to_empty(device=self.device)
         with torch.no_grad():
@@ -430,10 +608,15 @@ class StreamedCTRL:
 
     @contextlib.contextmanager
     def _gradient_of_table(self, run: Variant, table: str, sizes: dict[str, RunningStats]) -> Iterator[GradientOfTable]:
-        """Yield what takes the output layer's gradient. After the ``with`` block, R64's is in a file of its own.
+        """Yield the receiver of the gradient of the head's weight. R64's gradient is written to a separate file.
 
-        If the layer is tied to the embedding, the sizes cover only rows of tokens that are not in the batch: the
-        others are complete when the embedding's share has been added.
+        If the weight is tied to the embedding, the statistics omit the rows of the batch's tokens. These rows are
+        complete when the embedding's gradient has been added.
+
+        Args:
+            run: run of the reference.
+            table: name of the weight.
+            sizes: statistics by run; an entry for the run is added.
         """
         rows, shape = self.rows.cpu().numpy(), (self.config.vocab_size, self.config.n_embd)
         left_out = rows if self.tied else np.array([], int)
@@ -447,6 +630,13 @@ class StreamedCTRL:
             yield GradientOfTable(rows, left_out, sizes[run.name], write=writer.extend)
 
     def _record_table(self, ledger: Ledger, table: str, sizes: dict[str, RunningStats]) -> None:
+        """Record the size of R64's gradient of a large weight, and the distances of the other runs.
+
+        Args:
+            ledger: record of the stage's tensors.
+            table: name of the weight.
+            sizes: statistics of R64's gradient, and of the distance of each other run, by run.
+        """
         shape = (self.config.vocab_size, self.config.n_embd)
         for run in self.runs:
             stats = sizes[run.name].stats(shape)
@@ -456,6 +646,12 @@ class StreamedCTRL:
                 ledger.add_noise(run, f"gradient:{table}", stats)
 
     def _embedding_backward(self, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Compute the gradient of the embedding's weight in all runs, and return no results.
+
+        Args:
+            ledger: record of the stage's tensors.
+            state: gradient of the embedding's output, (B, T, n_embd), by run.
+        """
         embedded = self._read_rows()
         head, partial = self.side.state(stages.HEAD), self.side.measurements(stages.HEAD, MeasuredStage).partial
         rows = self.rows.cpu()
@@ -481,8 +677,16 @@ class StreamedCTRL:
 
 
 def fill(parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
-    """Give a parameter its values, nudged as by :func:`.step.nudge_copy`. In the host's memory this is done
-    in place: a copy of a large layer would fill it again and again."""
+    """Set a parameter to nudged values (:func:`.step.nudge_copy`).
+
+    In the host's memory the values are nudged in place, because copies of a large layer would take as much memory
+    again.
+
+    Args:
+        parameter: parameter of a layer or norm.
+        value: new values in float32.
+        nudge: number of the nudge; 0 for unchanged values.
+    """
     if parameter.device.type != "cpu":
         value = nudge_copy(value, parameter.dtype, nudge)
     parameter.copy_(value)
@@ -491,7 +695,12 @@ def fill(parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:
-    """Go through all stages."""
+    """Run CTRL's reference in all stages, and return its results.
+
+    Args:
+        job: job of the comparison.
+        folder: job folder.
+    """
     keep_freed_memory()
     model = StreamedCTRL(job, folder)
     constants = {"transformer.pos_encoding": model.position_table().numpy()}
@@ -500,7 +709,7 @@ def run(job: Job, folder: Path) -> ReferenceResult:
     for before, stage in zip([None, *todo], todo, strict=False):
         model.run_stage(stage, before)
     measured = {stage: model.side.measurements(stage, MeasuredStage) for stage in todo}
-    # Outputs in the order of execution, then gradients in the order of the parameters, as of a whole model.
+    # Outputs in the order of execution, then gradients in the order of the parameters, as for a model in one piece.
     tensors: dict[str, TensorRecord] = {}
     for order, wanted in ((todo, False), (reversed(todo), True)):
         for stage in order:

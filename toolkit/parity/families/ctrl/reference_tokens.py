@@ -1,4 +1,4 @@
-"""The reference's tokenizer of a CTRL."""
+"""The reference's tokenizer for CTRL."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import transformers
 
 
 def _ctrl(folder: str) -> transformers.CTRLTokenizer:
-    """The word pieces of Salesforce/ctrl. It has no padding token; the unknown token serves as one."""
+    """Return the reference's byte-pair tokenizer for CTRL, with the unknown token as padding.
+
+    The tokenizer of Salesforce/ctrl has no padding token.
+
+    Args:
+        folder: folder with `vocab.json` and `merges.txt`.
+    """
     return transformers.CTRLTokenizer(f"{folder}/vocab.json", f"{folder}/merges.txt", pad_token="<unk>")
 
 
-#: By the kinds of :class:`toolkit.parity.job.job.TokenizerJob`.
+#: Loader of each kind of tokenizer (:attr:`toolkit.parity.job.job.TokenizerJob.kind`).
 TOKENIZERS = {"ctrl": _ctrl}

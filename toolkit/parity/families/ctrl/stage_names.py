@@ -1,4 +1,4 @@
-"""Names that belong to each stage where CTRL is compared stage by stage."""
+"""Names of the parameters and published tensors of each stage, if CTRL is compared stage by stage."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from collections.abc import Iterable
 
 from toolkit.parity.job import stages
 
-#: Tensors that people publish, so that the distance between the two float32 runs is measured as well: the hidden
-#: states, the scores and the loss.
+#: Pattern of the names of published tensors: hidden states, logits and loss. Only for these, the distance between
+#: the float32 runs of both sides is measured, too.
 SHOWN = re.compile(r"output:transformer\.(h\.\d+|layernorm)|logits|loss")
 
 
 def weights_of(stage: str, names: Iterable[str]) -> list[str]:
-    """Return the parameters of a forward stage."""
+    """Return the names of the parameters of a forward stage.
+
+    Args:
+        stage: name of the stage: `embedding`, `layer-003` or `head`.
+        names: names of all parameters.
+    """
     if stage == stages.EMBEDDING:
         return [name for name in names if name == "transformer.w.weight"]
     if stage == stages.HEAD:

@@ -1,4 +1,4 @@
-"""Random CTRLs, for which the port is right."""
+"""Random CTRL configurations for sweeps over correct ports."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import Any
 
 from toolkit.parity.trials.choices import choose_values
 
-#: Keys that vary most from gate to gate in a sweep, for the line that reports it.
+#: Configuration keys that a sweep prints for each gate.
 SHOWN = ("n_layer", "n_embd", "n_head", "dff", "resid_pdrop")
-#: Values that may vary without a change of the parameters.
+#: Values of configuration keys that do not change the parameters.
 VARIED: dict[str, tuple] = {"embd_pdrop": (0.0, 0.1), "resid_pdrop": (0.0, 0.1, 0.3)}
-#: Settings of the port.
+#: Values of the settings of the port.
 PORT: dict[str, tuple] = {"recompute": (False, True)}
 
 
 def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
-    """Draw a random shape with ``one_of``, which picks one of its arguments: depth, width, heads, dropout, tied or not;
-    and the length."""
+    """Return a random configuration and a random length of the texts in tokens.
+
+    Args:
+        head: unused.
+        one_of: function that picks one of its arguments.
+    """
     heads = one_of(1, 2, 4)
     config = {
         "n_embd": heads * one_of(8, 16, 24),

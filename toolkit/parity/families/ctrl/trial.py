@@ -1,4 +1,4 @@
-"""The CTRL on which the gate is tried."""
+"""The CTRL of the gate's trials, which inject faults into its port."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from models.ctrl import tokenizer
 from toolkit.parity.job.job import TokenizerJob
 
-#: A model in which each fault of the catalogue shows: square matrices in attention, and a last norm whose epsilon
-#: differs from the others'.
+#: Configuration of a model that shows each fault: square matrices in attention, and a last norm with another epsilon.
 CONFIG = {
     "n_embd": 32,
     "n_head": 4,
@@ -21,10 +20,11 @@ CONFIG = {
     "initializer_range": 0.1,
     "pad_token_id": 0,
 }
+#: Head of the model, and number of tokens of each text.
 HEAD, LENGTH = "causal_lm", 48
 
 
 def train_tokenizer(texts: Sequence[str], folder: Path) -> TokenizerJob:
-    """Train a small tokenizer on the texts and leave it in the folder."""
+    """Train a small tokenizer on the texts, save it in the folder, and return its comparison as a job."""
     tokenizer.train_bpe(texts, 400, folder)
     return TokenizerJob("ctrl", list(texts), 256, str(folder))
