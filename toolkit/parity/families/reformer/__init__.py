@@ -1,1 +1,1 @@
-"""Reformer: buckets of hashed vectors, two streams, a backward that computes layers again."""
+"""Reformer in the gate: buckets of hashed vectors, two residual streams, and a reversible backward."""

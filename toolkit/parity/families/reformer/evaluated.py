@@ -1,4 +1,4 @@
-"""Lengths and buckets of a Reformer in evaluation, for both sides."""
+"""Lengths of texts and numbers of buckets for Reformer in evaluation mode, for both sides."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-#: Heads whose port leaves out unused results: in evaluation parts of the last layer, and in training the scores of
+#: Heads whose port skips unused results: in evaluation mode parts of the last layer, and in training the logits of
 #: positions without a label.
 NARROWED_HEADS = ("sequence_classification", "masked_lm")
 
 
-#: Kind of R64's buckets of a text that is decoded token by token, (B, H, R, T); each round counts from 0.
+#: Kind in the name of R64's buckets of a text that is decoded token by token, (B, H, R, T). The buckets of each hash
+#: round are counted from 0.
 DECODED_BUCKETS = "decoded"
 
 
@@ -30,10 +31,13 @@ def first_of_rounds(num_rounds: int, num_buckets: int | Sequence[int], is_padded
 
 
 def evaluation_unit(config: Mapping[str, Any]) -> int:
-    """Return the divisor of a text's length in evaluation.
+    """Return the number that a text's length must be a multiple of in evaluation mode.
 
-    If the feed-forward layers or the scores are computed in chunks of positions, the chunks must divide the length
+    If the feed-forward layers or the logits are computed in chunks of positions, the chunks must divide the length
     evenly, also after padding to whole chunks of attention.
+
+    Args:
+        config: keys and values of the configuration.
     """
     sizes = [config.get(f"chunk_size_{part}") or 1 for part in ("feed_forward", "lm_head")]
     if sizes[0] > 1:
@@ -42,7 +46,12 @@ def evaluation_unit(config: Mapping[str, Any]) -> int:
 
 
 def padded_length(config: Mapping[str, Any], length: int) -> int:
-    """Return the smallest valid length of at least ``length``: a single chunk of attention, or whole chunks."""
+    """Return the smallest valid length of a padded text: a single chunk of attention, or whole chunks.
+
+    Args:
+        config: keys and values of the configuration.
+        length: number of tokens of the text.
+    """
     sizes = [config.get(f"chunk_size_{part}") or 1 for part in ("feed_forward", "lm_head")]
     chunks = [config[f"{kind}_attn_chunk_length"] for kind in set(config["attn_layers"])]
     rounded_length = _round_up(math.lcm(*sizes), length)
@@ -50,4 +59,5 @@ def padded_length(config: Mapping[str, Any], length: int) -> int:
 
 
 def _round_up(evaluation_unit: int, length: int) -> int:
+    """Return the smallest multiple of ``evaluation_unit`` that is at least ``length``."""
     return -(-length // evaluation_unit) * evaluation_unit

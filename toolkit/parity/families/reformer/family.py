@@ -1,4 +1,4 @@
-"""Reformer's configurations, tokenizers and defaults in the gate."""
+"""The gate's facts about Reformer that need no framework: configurations, tokenizers and defaults."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ LAYOUT = {
 }
 #: Configuration of `toolkit bench`, in which local and LSH attention alternate.
 BENCH_CONFIG = {**SHAPE, "num_attention_heads": 4, "vocab_size": 320}
-#: Keys that a causal model overrides.
+#: Configuration keys of a causal model: no chunks after the current chunk are attended to.
 NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
 
 
 class Reformer(PortedFamily):
-    """Reformer (Kitaev, Kaiser, Levskaya 2020)."""
+    """Reformer (Kitaev, Kaiser, Levskaya 2020) in the gate."""
 
     recomputed = "reversible backward"
-    #: The length has 5 chunks, more than attend to each other.
+    #: The length has 5 chunks of attention, and each chunk attends to fewer chunks.
     defaults = Defaults(head="sequence_classification", layers=6, length=320, batch_size=3)
     tokenizers = (
         TokenizerKind("sentencepiece", "ReformerTokenizer", "from_file", ("spiece.model",), offsets=True),
@@ -63,11 +63,18 @@ class Reformer(PortedFamily):
     short_names: Mapping[str, str] = {"reformer.encoder.layers.": "layers.", "reformer.": ""}
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the complete configuration for both workers, without the keys that follow from other keys."""
         keys = super().keys(config)
         del keys["num_hidden_layers"]  # it follows from attn_layers
         return keys
 
     def bench_config(self, layers: int, length: int) -> dict[str, Any]:
+        """Return the configuration that `toolkit bench` measures, in which local and LSH attention alternate.
+
+        Args:
+            layers: number of layers.
+            length: number of tokens of each text.
+        """
         kinds = ["local" if layer % 2 == 0 else "lsh" for layer in range(layers)]
         schema = part(self.name, "schema")
         config = {**BENCH_CONFIG, "attn_layers": kinds}
@@ -77,17 +84,28 @@ class Reformer(PortedFamily):
         return {**config, "num_buckets": num_buckets}
 
     def keys_of_length(self, length: int) -> dict[str, Any]:
+        """Return the configuration keys that depend on the length of the texts in tokens."""
         return {"max_position_embeddings": length}
 
     def chunk_length(self, config: Mapping[str, Any]) -> int:
+        """Return the number that divides the length of a text: the least common multiple of all attention chunks."""
         return math.lcm(*part(self.name, "schema").chunk_lengths(config))
 
     def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
+        """Return a synthetic configuration, without the keys that depend on the length.
+
+        Args:
+            head: head of the model. A causal model has no chunks after the current chunk.
+            attention: key of :attr:`attentions`: `mixed`, `local` or `lsh`.
+            layers: number of layers.
+            length: unused.
+        """
         kinds = self.attentions[attention]
         config = {**LAYOUT, "attn_layers": [kinds[index % len(kinds)] for index in range(layers)]}
         return {**config, **(NOTHING_AHEAD if head == "causal_lm" else {})}
 
     def with_head(self, config: Mapping[str, Any], head: str) -> dict[str, Any]:
+        """Return a configuration for a model with a head, which must be a decoder for the head `causal_lm`."""
         return {**config, "is_decoder": head == "causal_lm"}
 
 

@@ -1,4 +1,4 @@
-"""Faults of Reformer's port."""
+"""The faults of Reformer's port that the gate's trials inject."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from toolkit.parity.mutants.loops import SHARED_LOOPS, faults_below_noise
 from toolkit.parity.mutants.shared import PRECISION as SHARED_PRECISION
 from toolkit.parity.mutants.shared import TRAINER, TRAINING
 
+#: Folder of the YAML files with faults.
 FAULTS = Path(__file__).with_name("faults")
 LAYERS, ATTENTION, STREAMS, BATCH, EVALUATION, SETTINGS, DRAWS, TOKENIZER = (
     read_faults(FAULTS / f"{kind}.yaml")
     for kind in ("layers", "attention", "streams", "batch", "evaluation", "settings", "draws", "tokenizer")
 )
+#: Faults of the dropout masks.
 MASKS = draws.mask_faults("", "reformer", lambda port: port.modeling.ReformerModel)
+#: Faults of newly initialized weights.
 INITIALISATION = (
     *initialisation.initialisation_faults(
         "reformer",
@@ -33,11 +36,12 @@ INITIALISATION = (
         initialisation.change_width("axial", lambda widths: widths["linear"]),
     ),
 )
+#: Faults of the conversion of a checkpoint.
 LOADING = loading.loading_faults(
     "reformer", ".query.", ".key.", ".layers.", "layers.0.attention.layer_norm", "word_embeddings"
 )
 
-#: All faults that the gate is tried with.
+#: All faults that the trials inject, one at a time.
 CATALOGUE = (
     *LAYERS,
     *ATTENTION,
@@ -54,7 +58,7 @@ CATALOGUE = (
     *INITIALISATION,
 )
 
-#: Faults by head, for heads other than the trials' own.
+#: Faults by head, for heads that :mod:`.trial` does not use.
 OF_HEADS = {
     "token_classification": read_faults(FAULTS / "token_labels.yaml"),
     "causal_lm": read_faults(FAULTS / "decoding.yaml"),
@@ -62,7 +66,7 @@ OF_HEADS = {
 #: Configuration keys that the trials of a head override.
 KEYS_OF_HEADS = {"causal_lm": {"is_decoder": True, **NOTHING_AHEAD}}
 
-#: Faults that only bfloat16 shows.
+#: Faults that change results only in bfloat16.
 PRECISION = (*SHARED_PRECISION, *read_faults(FAULTS / "precision.yaml"))
 
 #: Faults of compiled loops that are smaller than the float32 noise of a step.

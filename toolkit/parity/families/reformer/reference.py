@@ -1,4 +1,4 @@
-"""The step of Reformer's reference: its buckets, its softmax and plain autograd."""
+"""The step of Reformer's reference: its buckets, its softmax and its plain autograd."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from toolkit.parity.reference.step import Step
 
 #: Path of the layers in the model.
 LAYERS = "reformer.encoder.layers"
-#: Functions of torch inside an attention, and the names of their results and gradients.
+#: Operation of each torch function that an attention calls, with the names of its results and their gradients.
 ATTENTION = {
     torch.mean: Operation("mean", ("mean_square",)),
     torch.Tensor.div: Operation("divide", ("key", None)),
@@ -58,6 +58,7 @@ class ReformerForTokenClassification(modeling_reformer.ReformerPreTrainedModel):
     """
 
     def __init__(self, config: ReformerConfig) -> None:
+        """Build the model with randomly initialized weights."""
         super().__init__(config)
         self.reformer = modeling_reformer.ReformerModel(config)
         rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
@@ -71,7 +72,13 @@ class ReformerForTokenClassification(modeling_reformer.ReformerPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
     ) -> TokenClassifierOutput:
-        """Return the logits (B, T, labels) of ids (B, T), and the loss if there are labels (B, T); -100 is ignored."""
+        """Return the logits (B, T, num_labels) of token ids (B, T), and the loss if there are labels.
+
+        Args:
+            input_ids: token ids, (B, T).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+            labels: label of each token, (B, T); -100 is ignored.
+        """
         body = self.reformer(input_ids, attention_mask=attention_mask)
         logits = self.classifier(self.dropout(body.last_hidden_state))
         loss = None
@@ -81,7 +88,11 @@ class ReformerForTokenClassification(modeling_reformer.ReformerPreTrainedModel):
 
 
 class ReformerStep(Step):
-    """A step of Reformer's reference."""
+    """A forward and a backward of Reformer's reference, with recorded draws and buckets.
+
+    Attributes:
+        was_bias_missing: whether the language-model head of transformers did not add its bias (:func:`restore_bias`).
+    """
 
     heads: ClassVar = {
         "sequence_classification": modeling_reformer.ReformerForSequenceClassification,
@@ -100,9 +111,11 @@ class ReformerStep(Step):
 
     @property
     def notes(self) -> list[Note]:
+        """The note for the report if the bias of the language-model head had to be restored."""
         return [Note("reference-bias")] if self.was_bias_missing else []
 
     def configuration(self, keys: Mapping) -> ReformerConfig:
+        """Return the configuration of transformers for the job's configuration keys."""
         return ReformerConfig(**keys, use_cache=False)
 
     def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
@@ -120,10 +133,18 @@ class ReformerStep(Step):
         return {f"{name}.0": to_numpy(table[:, :1, :width]), f"{name}.1": to_numpy(table[:1, :, width:])}
 
     def evaluated_unit(self) -> int:
+        """Return the divisor of a text's length in evaluation mode (:func:`.evaluated.evaluation_unit`)."""
         return evaluation_unit(self.config)
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
+        """Return the facts about R64 for the verdict, with the bucket margins that rounding can reverse.
+
+        Args:
+            records: statistics of R64's tensors and of their noise, by name.
+        """
+
         def slacks_in(dtype: str) -> dict[str, float]:
+            """Return the largest margin that rounding in a dtype can reverse, by run and LSH module."""
             return {
                 name_in_run(run, module): slack
                 for run, draws in self.draws.items()
@@ -138,6 +159,13 @@ class ReformerStep(Step):
         )
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
+        """Return the operation of a call of a torch function that a trace compares; None for other calls.
+
+        Args:
+            module: dotted path of the running module. Only the operations inside an attention are named.
+            function: torch function.
+            arguments: arguments of the call.
+        """
         if not module.endswith(".self_attention"):
             return None
         if function is torch.Tensor.transpose and arguments[1:] == (2, 1):
@@ -154,7 +182,13 @@ class ReformerStep(Step):
 
     @contextlib.contextmanager
     def watch_other_operations(self, watch: OperationWatch) -> Iterator[None]:
-        """Record the results of ``ReverseSort``, whose inner operations the watch does not see."""
+        """Record the results of ``ReverseSort`` inside the ``with`` block.
+
+        The watch does not see the operations inside this autograd function.
+
+        Args:
+            watch: watch of the trace.
+        """
         function = modeling_reformer.ReverseSort
         original = function.apply
 
@@ -176,6 +210,12 @@ class ReformerStep(Step):
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
+        """Replay R64's buckets and use an exact softmax inside the ``with`` block.
+
+        Args:
+            recorder: recorder of the run.
+            plain: whether gradients are computed by plain autograd instead of the reference's reversible backward.
+        """
         normalizer = ExactNormalizer(lambda: recorder.recording)
         # In float32, a backward needs no more memory than the port in float64.
         spares_memory = self.spare_memory and (self.brief or self.dtype == "float64")
@@ -186,10 +226,14 @@ class ReformerStep(Step):
         self.saturated = normalizer.saturated
 
     def decode(self, keep: Keep) -> None:
-        """Decode token by token without the reference's cache (:mod:`models.reformer.continuation` gives the reason).
+        """Keep the logits of a text that is decoded token by token, without the reference's cache.
 
-        Each step computes the whole text so far. The inputs of each attention at earlier positions are replaced by the
-        inputs of the step in which these positions were the last.
+        :mod:`models.reformer.continuation` gives the reason. Each step computes the whole text so far. The inputs of
+        each attention at earlier positions are replaced by the inputs of the step in which these positions were the
+        last.
+
+        Args:
+            keep: function that receives the name and value of each tensor.
         """
         if not isinstance(self.model, modeling_reformer.ReformerModelWithLMHead):
             return
@@ -211,13 +255,21 @@ class ReformerStep(Step):
 
     @contextlib.contextmanager
     def _replay_buckets(self, draws: dict[str, np.ndarray] | SpilledTensors) -> Iterator[None]:
-        """Record R64's buckets with their margins inside the ``with`` block, and replay them in all other runs."""
+        """Record R64's buckets with their margins inside the ``with`` block, and replay them in all other runs.
+
+        Args:
+            draws: recorded draws by name. The first run adds `buckets:MODULE` and `margin:MODULE`.
+        """
         with self._replace_hashing(lambda name, module: replay_buckets(name, module, draws)):
             yield
 
     @contextlib.contextmanager
     def _replace_hashing(self, make_hashing: Callable[[str, Any], Callable[..., torch.Tensor]]) -> Iterator[None]:
-        """Replace ``_hash_vectors`` of each module by ``make_hashing(name, module)`` inside the ``with`` block."""
+        """Replace ``_hash_vectors`` of each LSH attention inside the ``with`` block.
+
+        Args:
+            make_hashing: function of a module's path and the module that returns the replacement.
+        """
         restore_functions = [
             set_attribute(module, "_hash_vectors", make_hashing(name, module))
             for name, module in self.model.named_modules()
@@ -233,7 +285,13 @@ class ReformerStep(Step):
 def replay_buckets(
     name: str, module: Any, draws: dict[str, np.ndarray] | SpilledTensors
 ) -> Callable[..., torch.Tensor]:
-    """Return a module's ``_hash_vectors`` that records its first buckets in ``draws`` and then replays them."""
+    """Return a replacement of ``_hash_vectors`` that records a module's first buckets and then replays them.
+
+    Args:
+        name: path of the module.
+        module: LSH attention of the reference.
+        draws: recorded draws by name. The first call adds `buckets:NAME` and `margin:NAME`.
+    """
     own_hash_vectors = module._hash_vectors
 
     def hash_vectors(
@@ -252,7 +310,7 @@ def replay_buckets(
 def replay_decoding_buckets(
     draws: dict[str, np.ndarray] | SpilledTensors, length: int, name: str, module: Any
 ) -> Callable[..., torch.Tensor]:
-    """Return a module's ``_hash_vectors`` for a text that grows by one token in each call.
+    """Return a replacement of ``_hash_vectors`` for a text that grows by one token in each call.
 
     It uses the recorded rotations of the whole batch. It records the buckets of the longest text so far in ``draws``,
     and replays them for shorter texts.
@@ -318,7 +376,7 @@ def keep_inputs(
 
 
 def restore_bias(model: torch.nn.Module) -> bool:
-    """Let the language-model head add its bias if it does not, and return whether it did not."""
+    """Let the language-model head of a model add its bias, and return whether the head did not add it before."""
     head: Any = getattr(model, "lm_head", None)
     lacks_bias = head is not None and head.decoder.bias is None and isinstance(head.bias, torch.nn.Parameter)
     if lacks_bias:
@@ -386,11 +444,11 @@ def bucket_slacks(
 def run_plain_autograd(recorder: Recorder, normalizer: ExactNormalizer, spare_memory: bool) -> Iterator[None]:
     """Run the layers under plain autograd inside the ``with`` block, and record both residual streams of each layer.
 
-    The layers replace the reference's reversible function.
+    Plain autograd replaces the reference's reversible function.
 
     Args:
         recorder: recorder of the step's tensors.
-        normalizer: exact softmax, in force in the attentions, also when a backward recomputes them.
+        normalizer: exact softmax that the attentions use, also when a backward recomputes them.
         spare_memory: whether to keep only the streams in memory. The backward then recomputes the other activations
             from the same numbers with the same draws.
     """
@@ -425,9 +483,9 @@ def run_plain_autograd(recorder: Recorder, normalizer: ExactNormalizer, spare_me
 
 @contextlib.contextmanager
 def require_gradients() -> Iterator[None]:
-    """Let the reference's reversible function run its backward inside the ``with`` block if the embeddings are frozen.
+    """Let the reversible backward run inside the ``with`` block, even if the embeddings are frozen.
 
-    Its input then requires no gradient, but the layers' parameters do.
+    The input of the reference's reversible function then requires no gradient, although the layers' parameters do.
     """
     function = modeling_reformer._ReversibleFunction
     original = function.apply
@@ -445,6 +503,14 @@ def require_gradients() -> Iterator[None]:
 def _attend_cleanly(
     layer: torch.nn.Module, attention_arguments: Mapping, normalizer: ExactNormalizer, hidden_states: torch.Tensor
 ) -> torch.Tensor:
+    """Return the output of a layer's attention with an exact softmax, (B, T, hidden).
+
+    Args:
+        layer: layer of the reference.
+        attention_arguments: further keyword arguments of the attention.
+        normalizer: exact softmax.
+        hidden_states: input of the attention, (B, T, hidden).
+    """
     with normalizer:
         return layer.attention(hidden_states=hidden_states, **attention_arguments).hidden_states
 

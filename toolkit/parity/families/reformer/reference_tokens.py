@@ -15,13 +15,19 @@ def _load_sentencepiece(file: str) -> Any:
 
     In newer versions of transformers, ``ReformerTokenizer`` is a conversion of SentencePiece, which splits some texts
     differently. Its general SentencePiece tokenizer then replaces it, with the decoding of the older version.
+
+    Args:
+        file: path of the SentencePiece model.
     """
     if "vocab_file" in inspect.signature(transformers.ReformerTokenizer.__init__).parameters:
         return transformers.ReformerTokenizer(file, pad_token="<unk>")
     from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
     class Pieces(SentencePieceBackend):
+        """SentencePiece tokenizer of transformers that decodes as in older versions."""
+
         def convert_tokens_to_string(self, tokens: list[str]) -> str:
+            """Return the text of tokens. Special tokens are inserted as they are written."""
             text = ""
             for special, group in itertools.groupby(tokens, key=self.all_special_tokens.__contains__):
                 run = list(group)
@@ -32,10 +38,14 @@ def _load_sentencepiece(file: str) -> Any:
 
 
 def offsets(tokenizer: Any, text: str) -> list[list[int]]:
-    """Return the id of each token with the positions of its first character and after its last character.
+    """Return `[id, start, end]` for each token: its id, its first character and the character after its last.
 
     The reference's slow tokenizers do not return offsets. SentencePiece's own offsets count bytes of the text between
     two special tokens, and include the blanks before a word, which belong to no token here.
+
+    Args:
+        tokenizer: tokenizer of the reference.
+        text: text to split.
     """
     if isinstance(tokenizer, ByteReference):
         return [
@@ -59,15 +69,33 @@ def offsets(tokenizer: Any, text: str) -> list[list[int]]:
 
 
 class ByteReference:
-    """The byte tokens of google/reformer-enwik8, by the functions of its model card: id = byte + 2, 0 is padding."""
+    """The byte tokenizer of google/reformer-enwik8, from the functions of its model card: id = byte + 2, 0 is padding.
+
+    Attributes:
+        padding_side: side of the padding, `right` or `left`.
+    """
 
     padding_side = "right"
 
     def __call__(self, texts: list[str], **options: Any) -> dict:
+        """Return ``input_ids`` and ``attention_mask`` of texts, as lists of rows.
+
+        Args:
+            texts: texts to split.
+            options: keyword arguments of transformers: ``max_length``, ``padding`` and ``truncation``.
+        """
         rows = [self._row(text, **options) for text in texts]
         return {key: [row[key] for row in rows] for key in ("input_ids", "attention_mask")}
 
     def _row(self, text: str, max_length: int = 0, padding: bool | str = False, truncation: bool = False) -> dict:
+        """Return ``input_ids`` and ``attention_mask`` of a text.
+
+        Args:
+            text: text to split.
+            max_length: length of the padded row, and maximum length with truncation.
+            padding: whether to pad to ``max_length``; a string such as `max_length` counts as True.
+            truncation: whether to cut the tokens beyond ``max_length``.
+        """
         ids = [byte + 2 for byte in text.encode()][: max_length if truncation else None]
         fill = [0] * (max_length - len(ids) if padding else 0)
         mask = [1] * len(ids)
@@ -76,6 +104,7 @@ class ByteReference:
         return {"input_ids": ids + fill, "attention_mask": mask + [0] * len(fill)}
 
     def decode(self, ids: list[int]) -> str:
+        """Return the text of token ids, without padding."""
         return bytes(index - 2 for index in ids if index > 1).decode()
 
 

@@ -1,4 +1,4 @@
-"""Random Reformers for sweeps over correct ports."""
+"""Random Reformer configurations for sweeps over correct ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PORT: dict[str, tuple] = {"backward": ("reversible", "autograd"), "residual": ("
 
 
 def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
-    """Return a random configuration and a random length of the texts.
+    """Return a random configuration and a random length of the texts in tokens.
 
     Args:
         head: head of the model.

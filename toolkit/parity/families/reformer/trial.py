@@ -1,4 +1,4 @@
-"""The Reformer of the gate's trials."""
+"""The Reformer of the gate's trials, which inject faults into its port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL_REFORMER = {
     "vocab_size": 64,
     "num_labels": 3,
 }
-#: The same model with 7 chunks, of which each attends to two chunks before it and one after it.
+#: The same model with 7 chunks. Each chunk attends to two chunks before it and to one chunk after it.
 CONFIG = {
     **SMALL_REFORMER,
     "axial_pos_shape": [7, 16],
@@ -38,10 +38,11 @@ CONFIG = {
     "local_num_chunks_after": 1,
     "lsh_num_chunks_after": 1,
 }
+#: Head of the model, and number of tokens of each text.
 HEAD, LENGTH = "sequence_classification", 112
 
 
 def train_tokenizer(texts: Sequence[str], folder: Path) -> TokenizerJob:
-    """Train a small tokenizer on the texts, and save it in the folder."""
+    """Train a small tokenizer on the texts, save it in the folder, and return its comparison as a job."""
     tokenizer.train_sentencepiece(texts, 300, folder)
     return TokenizerJob("sentencepiece", list(texts), 256, str(folder / tokenizer.MODEL_FILE), offsets=True)

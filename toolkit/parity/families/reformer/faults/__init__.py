@@ -1,1 +1,1 @@
-"""The faults, one file for each kind."""
+"""The faults of Reformer's port as YAML files, one file for each kind of fault."""
