@@ -109,4 +109,5 @@ def table_place() -> Place:
     return place_of_code("position_table", layers.position_table)
 
 
+#: Class of the step of CTRL's port.
 STEP = CTRLStep

@@ -125,6 +125,7 @@ class StreamedCTRL:
         """
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+            """Send the first output tensor of a module after its call."""
             tensor = first_tensor(output)
             if sender is not None and tensor is not None:
                 sender.send_array("tensor", called, tensor.numpy())
@@ -245,6 +246,7 @@ class StreamedCTRL:
             sender.send_array("held", TABLE, values_of(body.w.weight))
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+            """Send the output of the embedding and of its dropout."""
             if sender is not None and called in ("output:transformer.w", "output:transformer.dropout"):
                 sender.send_array("tensor", called, output.numpy())
 

@@ -57,7 +57,12 @@ class CTRL(PortedFamily):
         return {**BENCHED, "n_layer": layers, "n_positions": max(256, length)}
 
     def goes_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
-        """Return whether a model is compared stage by stage: a large language model, not a classifier."""
+        """Return whether a model is compared stage by stage: a large language model, not a classifier.
+
+        Args:
+            config: keys and values of the configuration.
+            head: head of the model.
+        """
         return head == "causal_lm" and self.is_large(config, head)
 
     def depth(self, config: Mapping[str, Any]) -> int:
@@ -65,7 +70,12 @@ class CTRL(PortedFamily):
         return self.resolve_config(config)["n_layer"]
 
     def weights_of(self, stage: str, names: Iterable[str]) -> list[str]:
-        """Return the names of the parameters of a forward stage, among ``names``."""
+        """Return the names of the parameters of a forward stage.
+
+        Args:
+            stage: name of the stage: `embedding`, `layer-003` or `head`.
+            names: names of all parameters.
+        """
         return family_part(self.name, "stage_names").weights_of(stage, names)
 
     def is_shown(self, name: str) -> bool:
@@ -82,4 +92,5 @@ class CTRL(PortedFamily):
         return keys["vocab_size"] * width, 4 * width**2 + 2 * width * keys["dff"]
 
 
+#: The gate's facts about CTRL.
 FAMILY = CTRL("ctrl")

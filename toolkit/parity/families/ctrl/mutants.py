@@ -12,6 +12,7 @@ from toolkit.parity.mutants.shared import TRAINER, TRAINING
 
 #: Folder of the YAML files with faults.
 FAULTS = Path(__file__).with_name("faults")
+#: Faults of each kind, from the YAML file with its name.
 LAYERS, BATCH, EVALUATION, DRAWS, TOKENIZER = (
     read_faults(FAULTS / f"{kind}.yaml") for kind in ("layers", "batch", "evaluation", "draws", "tokenizer")
 )
@@ -32,7 +33,6 @@ INITIALISATION = (
 )
 #: Faults of the conversion of a checkpoint.
 LOADING = loading.loading_faults("ctrl", ".Wq.", ".Wk.", ".h.", "h.0.layernorm1", "transformer.w")
-
 #: All faults that the trials inject, one at a time.
 CATALOGUE = (*LAYERS, *BATCH, *EVALUATION, *MASKS, *DRAWS, *TRAINING, *TRAINER, *TOKENIZER, *LOADING, *INITIALISATION)
 #: Faults of compiled loops that are smaller than the float32 noise of a step.

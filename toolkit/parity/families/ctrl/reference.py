@@ -56,12 +56,23 @@ class CTRLStep(Step):
         return mask_notes()
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
-        """Return the operation of a call of a torch function that a trace compares, or None (:func:`operation`)."""
+        """Return the operation of a call of a torch function that a trace compares; None for other calls.
+
+        Args:
+            module: dotted path of the running module.
+            function: torch function.
+            arguments: arguments of the call.
+        """
         return operation(module, function, arguments)
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        """Use CTRL's own mask inside the ``with`` block."""
+        """Use CTRL's own mask inside the ``with`` block.
+
+        Args:
+            recorder: unused.
+            plain: unused.
+        """
         with own_mask():
             yield
 
@@ -84,7 +95,12 @@ class CTRLStep(Step):
                 keep(append_number(name_in_run(DECODING, "logits"), number), to_numpy(output.logits))
 
     def vary_rounding(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
-        """Vary the rounding of masked attention scores inside the ``with`` block, unless ``nudge`` is 0."""
+        """Vary the rounding of masked attention scores inside the ``with`` block, unless ``nudge`` is 0.
+
+        Args:
+            recorder: recorder of the run, which knows the running module.
+            nudge: number of the noise run; 0 for no change.
+        """
         return masked_scores_rounded_otherwise(recorder.stack, nudge)
 
 
@@ -144,6 +160,10 @@ class _MovedScores:
         """Return the moved scores if the operation is `scaled_scores`, otherwise ``x``.
 
         The fraction depends only on the running module and on the nudge.
+
+        Args:
+            operation: name of the tensor, such as `scaled_scores`.
+            x: the tensor; scores are (B, H, T, T).
         """
         if operation != "scaled_scores":
             return x
@@ -214,4 +234,5 @@ def additive_mask(
     return added
 
 
+#: Class of the step of CTRL's reference.
 STEP = CTRLStep

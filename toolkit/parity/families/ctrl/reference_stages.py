@@ -460,6 +460,7 @@ class StreamedCTRL:
         body.h, body.layernorm = nn.ModuleList(), nn.Identity()
 
         def keep(name: str, value: np.ndarray) -> None:
+            """Record the output of the embedding and of its dropout."""
             if ledger is not None and name in ("output:transformer.w", "output:transformer.dropout"):
                 ledger.keep(run, name, value)
 
@@ -560,6 +561,7 @@ class StreamedCTRL:
                 model.transformer.hidden_states = hidden_states
 
                 def keep(name: str, value: np.ndarray, run: Variant = run) -> None:
+                    """Record the output of the last norm."""
                     if name == "output:transformer.layernorm":
                         ledger.keep(run, name, value)
 

@@ -25,6 +25,11 @@ HEAD, LENGTH = "causal_lm", 48
 
 
 def train_tokenizer(texts: Sequence[str], folder: Path) -> TokenizerJob:
-    """Train a small tokenizer on the texts, save it in the folder, and return its comparison as a job."""
+    """Train a small byte-pair tokenizer on the texts, and return the job that compares it on both sides.
+
+    Args:
+        texts: texts for the training and for the comparison.
+        folder: folder for the tokenizer's files.
+    """
     tokenizer.train_bpe(texts, 400, folder)
     return TokenizerJob("ctrl", list(texts), 256, str(folder))

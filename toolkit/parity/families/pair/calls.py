@@ -31,7 +31,6 @@ METHODS = (
     *(f"__{name}__" for name in ("floordiv", "mod", "matmul", "gt", "ge", "lt", "le", "eq", "ne")),
     "__getitem__", "__setitem__", "clone", "detach",
 )  # fmt: skip
-
 #: Name of the plain method for each reflected method, which computes a number and a tensor: `__radd__` -> `__add__`.
 REVERSED = {name: f"__{name[3:]}" for name in METHODS if name.startswith("__r")}
 #: Displayed name of each method whose own name would be unclear in a report.
@@ -85,7 +84,11 @@ class Calls:
     def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
         """Call a function of Paddle, send its output tensors, and return its result.
 
-        The arguments are described in :meth:`Watcher.call`.
+        Args:
+            name: name of the function, such as `matmul` or `__add__`.
+            original: Paddle's own function.
+            args: positional arguments of the call.
+            options: keyword arguments of the call.
         """
         if self._is_inside:
             return original(*args, **options)
@@ -165,8 +168,11 @@ def install() -> None:
 def _watched(name: str, original: Callable) -> Callable:
     """Return a replacement of a Paddle function that passes each call to the current watcher.
 
-    If the call is the comparison at :data:`shifted_site`, its bound is moved by one first. The argument ``name`` is the
-    function's name.
+    If the call is the comparison at :data:`shifted_site`, its bound is moved by one first.
+
+    Args:
+        name: name of the function, such as `matmul` or `__add__`.
+        original: Paddle's own function.
     """
     is_comparison = name.strip("_") in COMPARISONS
 

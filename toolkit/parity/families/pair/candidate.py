@@ -151,6 +151,7 @@ class PairStep(Step):
         """
 
         def hand_on(name: str, parameter: paddle.Tensor, names: list[str]) -> None:
+            """Measure the gradient of a parameter by the reference's names, and free it."""
             if parameter.grad is None or self._hand is None:
                 return
             gradient = gradient_of(parameter)
@@ -309,6 +310,7 @@ class PairStep(Step):
         of_paddle = {name for name, layer in self.model.named_sublayers() if is_of_paddle(layer)}
 
         def running() -> str:
+            """Return the reference's name of the running layer if its class is Paddle's own, otherwise ""."""
             name = draws.stack.module
             return self.module_of.get(name, f"port {name}") if name in of_paddle else ""
 
@@ -325,6 +327,7 @@ class PairStep(Step):
         """
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+            """Measure the first output tensor of a mapped module, in the reference's layout."""
             if measure is None or not self.recording or TensorName.parse(called).module not in self.module_of:
                 return
             tensor = first_tensor(output)
@@ -535,8 +538,6 @@ def scaled_gradients(
 
 
 # -- the user's file ------------------------------------------------------------------------------------------------
-
-
 def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
     """Return the layer that the ``build`` function of the port's file creates.
 
@@ -617,4 +618,5 @@ def is_of_paddle(layer: nn.Layer) -> bool:
 replaced.install()
 choices.install()
 calls.install()
+#: Class of the step of a pair's port.
 STEP = PairStep

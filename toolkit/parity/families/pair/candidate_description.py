@@ -57,6 +57,7 @@ def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -
     squares = SquareWeights(_gradient_of)
 
     def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+        """Record the facts about a module after its first call, and examine its square weights."""
         parsed = TensorName.parse(called)
         tensor = first_tensor(output) if not parsed.call else None
         has_gradient = tensor is not None and tensor.is_floating_point() and not tensor.stop_gradient

@@ -5,4 +5,5 @@ from __future__ import annotations
 from toolkit.parity.job.family import Family
 from toolkit.parity.job.pair import PAIR
 
+#: The gate's facts about any pair.
 FAMILY = Family(PAIR)

@@ -74,7 +74,8 @@ class Layout:
     def whole_in(self, port: str) -> list[str] | None:
         """Return the names of the reference's parameters that a parameter of the port contains completely.
 
-        The result is None if one of these parameters is also partly in another parameter of the port.
+        The result is None if one of these parameters is also partly in another parameter of the port. It is empty if
+        the parameter has no counterpart.
 
         Args:
             port: the port's name of the parameter.

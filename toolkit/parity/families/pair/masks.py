@@ -39,7 +39,11 @@ class MaskWatch:
     def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
         """Call a function of Paddle, follow the masks among its inputs and results, and return its result.
 
-        The arguments are described in :meth:`.calls.Watcher.call`.
+        Args:
+            name: name of the function, such as `matmul` or `__add__`.
+            original: Paddle's own function.
+            args: positional arguments of the call.
+            options: keyword arguments of the call.
         """
         if self._is_inside:
             return original(*args, **options)

@@ -159,7 +159,15 @@ class PairStep(Step):
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, has_hooks: bool = True) -> None:
         """Load the weights, run forward and backward, and keep the compared outputs, gradients and buffers.
 
-        The buffers are kept as they are after the step. The arguments are described in :meth:`.step.Step.run`.
+        The buffers are kept as they are after the step.
+
+        Args:
+            dtype: dtype of the run.
+            keep: function that receives the name and value of each tensor.
+            nudge: 0 for unchanged weights. Any other number moves each weight by one unit in the last place, in
+                directions that depend on the number.
+            plain: unused, because a user's module has only one backward.
+            has_hooks: whether outputs and buffers are kept, too. Otherwise only the loss and the gradients are kept.
         """
         with user_code.running(self.source, alone=False):  # the file may define a backward
             super().run(dtype, self._of_matched(keep), nudge, plain, has_hooks)
@@ -182,6 +190,7 @@ class PairStep(Step):
         ran = {module: number for number, module in enumerate(modules)}
 
         def use(name: str) -> tuple[int, int]:
+            """Return the position of a gradient: its module's first call, and then the order of the parameters."""
             return ran.get(TensorName.parse(name).module.rpartition(".")[0], -1), made.get(name, -1)
 
         gradients = iter(sorted((str(name) for name in names if name.kind == "gradient"), key=use))
@@ -195,7 +204,7 @@ class PairStep(Step):
 
         Args:
             keep: function that receives the name and value of each tensor.
-            nudge: number of the nudge, as in :meth:`load`.
+            nudge: number that selects the directions of the nudge of the weights; 0 for unchanged weights.
         """
         if not self.forward_only:  # otherwise the step is already a forward in evaluation mode
             super().evaluate(self._of_matched(keep), nudge)
@@ -237,7 +246,7 @@ class PairStep(Step):
         Args:
             dtype: dtype of the run.
             points: points of the run.
-            nudge: number of the nudge, as in :meth:`load`.
+            nudge: number that selects the directions of the nudge of the weights; 0 for unchanged weights.
         """
         points.only = self._is_matched
         super().trace(dtype, points, nudge)
@@ -310,6 +319,7 @@ class PairStep(Step):
         """Return a version of ``keep`` that ignores the tensors without a counterpart in the port."""
 
         def keep_matched(name: str, value: np.ndarray) -> None:
+            """Keep a tensor if the port has a counterpart."""
             if self.map.compares(name):
                 keep(name, value)
 
@@ -353,6 +363,7 @@ def exact_buffers(double: nn.Module, theirs: Mapping[str, torch.Tensor]) -> dict
     """
 
     def chosen(exact: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        """Return the float64 buffer ``exact``, or the float32 buffer ``drawn`` if it was drawn at random."""
         if not (exact.is_floating_point() or exact.is_complex()) or not exact.numel():
             return drawn
         drawn = drawn.to(exact)
@@ -473,6 +484,7 @@ def collected_logits(model: nn.Module) -> Iterator[list[torch.Tensor | None]]:
     logits: list[torch.Tensor | None] = []
 
     def collect(module: nn.Module, args: Any, output: Any) -> None:
+        """Append the logits in the output of a call; None if there are none."""
         scores = outputs.loss_and_logits(output, _is_tensor)[1]
         logits.append(scores if scores is not None and scores.is_floating_point() else None)
 
@@ -484,8 +496,6 @@ def collected_logits(model: nn.Module) -> Iterator[list[torch.Tensor | None]]:
 
 
 # -- description before the comparison -------------------------------------------------------------------------------
-
-
 def run(job: Job, folder: Path) -> Description:
     """Build the user's module, run it once, and return the description of its parts.
 
@@ -523,7 +533,6 @@ def run(job: Job, folder: Path) -> Description:
     squares = SquareWeights(_gradient_of)
     needs_loss = not job.pair.forward_only
     model.train(needs_loss)
-
     masks: list[MaskFacts] = []
 
     def loss_with(drawn: Draws, keep: Keep) -> float | None:
@@ -573,6 +582,7 @@ def _watch_own_layers(model: nn.Module, squares: SquareWeights) -> Iterator[None
     """
 
     def look(path: str, module: nn.Module, output: Any) -> None:
+        """Examine the trained weights of a module after its call, given its path and output."""
         tensor = first_tensor(output)
         if tensor is not None and tensor.requires_grad and tensor.is_floating_point():
             weights = {name: one for name, one in module.named_parameters(recurse=False) if one.requires_grad}
@@ -675,6 +685,7 @@ class _OtherNumbers(Draws):
     """
 
     def _generator(self, name: str) -> np.random.Generator:
+        """Return the generator of a draw: the same as in the first run for masks, another for numbers."""
         return super()._generator(f"other:{name}" if name.startswith(NUMBERS) else name)
 
 
@@ -693,34 +704,59 @@ class _InOrder(Draws):
         self.made: list[DrawFacts] = []
 
     def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
-        """Record a dropout mask, and return it: the elements that dropout with rate ``p`` keeps."""
+        """Record a dropout mask, and return it: 1 for kept and 0 for dropped elements, uint8.
+
+        Args:
+            name: name of the draw.
+            shape: shape of the mask.
+            p: rate of the dropout.
+        """
         self.made.append(DrawFacts(name, list(shape), p))
         return super().mask(name, shape, p)
 
     def normal(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Record normal random numbers, and return them."""
+        """Record standard normal numbers of a shape by the name of the draw, and return them, float32."""
         self.made.append(DrawFacts(name, list(shape)))
         return super().normal(name, shape)
 
     def uniform(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Record uniform random numbers in [0, 1), and return them."""
+        """Record uniform numbers in [0, 1) of a shape by the name of the draw, and return them, float32."""
         self.made.append(DrawFacts(name, list(shape)))
         return super().uniform(name, shape)
 
     def positive(self, draw_name: TensorName, x: torch.Tensor) -> torch.Tensor:
-        """Record the signs under a ReLU, and return whether each input is positive."""
+        """Record the signs under a ReLU, and return the mask of the positive inputs.
+
+        Args:
+            draw_name: name of the signs.
+            x: input of the ReLU.
+        """
         self.made.append(DrawFacts(str(draw_name), list(x.shape)))
         return super().positive(draw_name, x)
 
     def choose(
         self, draw_name: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
     ) -> torch.Tensor:
-        """Record a discrete choice among scores, and return its indices."""
+        """Record a discrete choice, and return its indices along the last axis.
+
+        Args:
+            draw_name: name of the choice.
+            scores: scores, with the choice along the last axis.
+            own: indices that the module has chosen.
+            is_ordered: unused.
+        """
         self.made.append(DrawFacts(str(draw_name), list(own.shape)))
         return super().choose(draw_name, scores, own)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
-        """Record a draw of indices from probabilities, and return the indices."""
+        """Record a draw of indices from probabilities along the last axis, and return the indices.
+
+        Args:
+            name: name of the draw.
+            p: probabilities, (..., number of classes).
+            count: number of indices to draw.
+            replacement: whether an index may be drawn several times.
+        """
         self.made.append(DrawFacts(name, [*p.shape[:-1], count]))
         return super().multinomial(name, p, count, replacement)
 
@@ -730,8 +766,6 @@ class _InOrder(Draws):
 
 
 # -- functions that only users' modules call -------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def changed_functions(recorder: Recorder) -> Iterator[None]:
     """Replace functional ReLU and attention of torch inside the ``with`` block.
@@ -794,6 +828,7 @@ class KeepsDouble(TorchFunctionMode):
     """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        """Call a torch function with float64 instead of narrower dtypes."""
         kwargs = kwargs or {}
         if function in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
             return args[0].double()
@@ -810,4 +845,5 @@ def _has_dtype(arguments: tuple) -> bool:
     return any(isinstance(one, torch.dtype) and one in NARROW for one in arguments)
 
 
+#: Class of the step of a pair's reference.
 STEP = PairStep

@@ -165,17 +165,34 @@ class DrawsInOrder(PairDraws):
         return numbers >= p
 
     def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
-        """Record a draw, and return None, so that Paddle draws the numbers."""
+        """Record a draw, and return None, so that Paddle draws the numbers.
+
+        Args:
+            kind: kind of the draw, such as `normal` or `uniform`.
+            shape: shape of the draw.
+            what: unused.
+        """
         self.made.append(DrawFacts(self.name(kind), list(shape)))
         return None
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        """Record the signs under a ReLU as a discrete choice, and return the ReLU's own output."""
+        """Record the signs under a ReLU as a discrete choice, and return the ReLU's own output.
+
+        Args:
+            x: unused.
+            own: output of the ReLU.
+        """
         self.made.append(DrawFacts(self.name("relu"), list(own.shape)))
         return own
 
     def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
-        """Record a discrete choice, and return None, so that the port's own choice is used."""
+        """Record a discrete choice, and return None, so that the port's own choice is used.
+
+        Args:
+            scores: unused.
+            own: indices that the port has chosen.
+            descending: unused.
+        """
         self.made.append(DrawFacts(self.name("choice"), list(own.shape)))
         return None
 
@@ -537,8 +554,6 @@ def default_dtype(dtype: str) -> Iterator[None]:
 
 #: Lines of the port, `file:line`, that would have cast float64 to fewer digits.
 leaks: list[str] = []
-
-
 #: Names of dtypes with fewer digits than float64.
 NARROW = ("float32", "float16", "bfloat16")
 #: Names of functions that only describe their ``dtype`` argument.

@@ -61,7 +61,9 @@ class ReformerStep(PortedStep):
     def run(self, measure: Measure, with_hooks: bool = True) -> None:
         """Run forward and backward, and measure the outputs and gradients.
 
-        The arguments are described in :meth:`.step.Step.run`.
+        Args:
+            measure: function that receives the name and value of each tensor.
+            with_hooks: whether outputs are measured, too. Otherwise only the loss and the gradients are measured.
         """
         with remember_streams() if self.remembers else contextlib.nullcontext():
             super().run(measure, with_hooks)
@@ -289,4 +291,5 @@ def replay_decoding_buckets(
     return hash_vectors
 
 
+#: Class of the step of Reformer's port.
 STEP = ReformerStep

@@ -11,8 +11,6 @@ import numpy as np
 #: Heads whose port skips unused results: in evaluation mode parts of the last layer, and in training the logits of
 #: positions without a label.
 NARROWED_HEADS = ("sequence_classification", "masked_lm")
-
-
 #: Kind in the name of R64's buckets of a text that is decoded token by token, (B, H, R, T). The buckets of each hash
 #: round are counted from 0.
 DECODED_BUCKETS = "decoded"

@@ -29,7 +29,7 @@ LAYOUT = {
     "local_num_chunks_after": 1,
     "lsh_num_chunks_after": 1,
 }
-#: Configuration of `toolkit bench`, in which local and LSH attention alternate.
+#: Configuration of `toolkit bench`, without the keys that depend on the number of layers and the length.
 BENCH_CONFIG = {**SHAPE, "num_attention_heads": 4, "vocab_size": 320}
 #: Configuration keys of a causal model: no chunks after the current chunk are attended to.
 NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
@@ -69,7 +69,7 @@ class Reformer(PortedFamily):
         return keys
 
     def bench_config(self, layers: int, length: int) -> dict[str, Any]:
-        """Return the configuration that `toolkit bench` measures, in which local and LSH attention alternate.
+        """Return the configuration that `toolkit bench` measures, with alternating local and LSH attention.
 
         Args:
             layers: number of layers.
@@ -105,8 +105,9 @@ class Reformer(PortedFamily):
         return {**config, **(NOTHING_AHEAD if head == "causal_lm" else {})}
 
     def with_head(self, config: Mapping[str, Any], head: str) -> dict[str, Any]:
-        """Return a configuration for a model with a head, which must be a decoder for the head `causal_lm`."""
+        """Return a configuration for a model with a head, which is a decoder only for the head `causal_lm`."""
         return {**config, "is_decoder": head == "causal_lm"}
 
 
+#: The gate's facts about Reformer.
 FAMILY = Reformer("reformer")

@@ -13,6 +13,7 @@ from toolkit.parity.mutants.shared import TRAINER, TRAINING
 
 #: Folder of the YAML files with faults.
 FAULTS = Path(__file__).with_name("faults")
+#: Faults of each kind, from the YAML file with its name.
 LAYERS, ATTENTION, STREAMS, BATCH, EVALUATION, SETTINGS, DRAWS, TOKENIZER = (
     read_faults(FAULTS / f"{kind}.yaml")
     for kind in ("layers", "attention", "streams", "batch", "evaluation", "settings", "draws", "tokenizer")
@@ -40,7 +41,6 @@ INITIALISATION = (
 LOADING = loading.loading_faults(
     "reformer", ".query.", ".key.", ".layers.", "layers.0.attention.layer_norm", "word_embeddings"
 )
-
 #: All faults that the trials inject, one at a time.
 CATALOGUE = (
     *LAYERS,
@@ -57,7 +57,6 @@ CATALOGUE = (
     *LOADING,
     *INITIALISATION,
 )
-
 #: Faults by head, for heads that :mod:`.trial` does not use.
 OF_HEADS = {
     "token_classification": read_faults(FAULTS / "token_labels.yaml"),
@@ -65,9 +64,7 @@ OF_HEADS = {
 }
 #: Configuration keys that the trials of a head override.
 KEYS_OF_HEADS = {"causal_lm": {"is_decoder": True, **NOTHING_AHEAD}}
-
 #: Faults that change results only in bfloat16.
 PRECISION = (*SHARED_PRECISION, *read_faults(FAULTS / "precision.yaml"))
-
 #: Faults of compiled loops that are smaller than the float32 noise of a step.
 LOOPS = (*SHARED_LOOPS, *faults_below_noise("attend_chunks", "add_on_grid"))

@@ -228,9 +228,8 @@ class ReformerStep(Step):
     def decode(self, keep: Keep) -> None:
         """Keep the logits of a text that is decoded token by token, without the reference's cache.
 
-        :mod:`models.reformer.continuation` gives the reason. Each step computes the whole text so far. The inputs of
-        each attention at earlier positions are replaced by the inputs of the step in which these positions were the
-        last.
+        :mod:`models.reformer.continuation` gives the reason. Each step computes the whole text so far. At earlier
+        positions, the input of each attention is replaced by its input when these positions were the last.
 
         Args:
             keep: function that receives the name and value of each tensor.
@@ -358,6 +357,7 @@ def keep_inputs(
     """
 
     def replace_input(attention: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Return an attention's arguments with the stored input at earlier positions, and store the new input."""
         hidden_states = kwargs["hidden_states"]
         earlier = earlier_inputs.get(attention, hidden_states[:, :0])
         full_hidden_states = torch.cat([earlier, hidden_states[:, earlier.shape[1] :]], 1)
@@ -515,4 +515,5 @@ def _attend_cleanly(
         return layer.attention(hidden_states=hidden_states, **attention_arguments).hidden_states
 
 
+#: Class of the step of Reformer's reference.
 STEP = ReformerStep

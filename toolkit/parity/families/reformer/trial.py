@@ -43,6 +43,11 @@ HEAD, LENGTH = "sequence_classification", 112
 
 
 def train_tokenizer(texts: Sequence[str], folder: Path) -> TokenizerJob:
-    """Train a small tokenizer on the texts, save it in the folder, and return its comparison as a job."""
+    """Train a small SentencePiece tokenizer on the texts, and return the job that compares it on both sides.
+
+    Args:
+        texts: texts for the training and for the comparison.
+        folder: folder for the tokenizer's files.
+    """
     tokenizer.train_sentencepiece(texts, 300, folder)
     return TokenizerJob("sentencepiece", list(texts), 256, str(folder / tokenizer.MODEL_FILE), offsets=True)
