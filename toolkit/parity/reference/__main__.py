@@ -25,8 +25,8 @@ collector.skip_collection_at_exit()
 with hide_packages(sys.argv[2:]):
     from toolkit.parity.reference.environment import read_flags, read_versions, set_up
 
-#: Module of each task, with a function ``run(job, folder)`` that returns the content of the task's file. Only this
-#: module is imported, because the imports of all modules take two seconds.
+#: Name of the module that runs each task, by the task. Its function ``run(job, folder)`` returns the content of the
+#: task's file. Only this module is imported, because the imports of all modules take two seconds.
 MODULES = {
     files.RESULT: "measure",
     "forced_input": "forced_input",
@@ -37,7 +37,12 @@ MODULES = {
 
 
 def main(task: str, folder: Path) -> None:
-    """Run a task, and write its file."""
+    """Run a task of the reference in a job folder, and write the task's file.
+
+    Args:
+        task: name of the task, such as ``result`` or ``forced_input``.
+        folder: folder of the job.
+    """
     start_seconds = time.monotonic()
     job = files.read_job(folder)
     set_up(job.threads)
@@ -53,6 +58,7 @@ def main(task: str, folder: Path) -> None:
 
 
 def _import_task(job: Job, task: str) -> ModuleType:
+    """Import and return the module whose ``run`` computes a task of the job."""
     with hide_packages(sys.argv[2:]):
         if task == DESCRIBE:
             return family_part(job.model, "reference")

@@ -14,7 +14,14 @@ from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:
-    """Write draws, constants and R32's outputs, streams, scores, gradients and loss into the job folder."""
+    """Write the draws, the constants and R32's tensors into the job folder, and return an empty result.
+
+    R32's tensors are outputs, residual streams, scores, gradients and the loss.
+
+    Args:
+        job: job of ``parity bitwise``.
+        folder: folder of the job.
+    """
     step = make_step(job, folder)
     step.run("float64", keep_nothing)
     float32_tensors: dict[str, np.ndarray] = {}

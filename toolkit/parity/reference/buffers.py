@@ -14,7 +14,7 @@ from toolkit.parity.reference.points import to_numpy
 
 
 def buffers_of(model: nn.Module) -> dict[str, np.ndarray]:
-    """Return the buffers by name, without the unused step count of a batch norm, which Paddle lacks."""
+    """Return the values of a model's buffers by name, without a batch norm's unused step count, which Paddle lacks."""
     modules = dict(model.named_modules())
     return {
         name: to_numpy(value)
@@ -24,11 +24,20 @@ def buffers_of(model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def frozen_parameters(model: nn.Module) -> dict[str, np.ndarray]:
-    """Return the parameters without gradients, by name. A port may store such a table as a buffer."""
+    """Return the values of a model's parameters without gradients, by name.
+
+    A port may store such a table as a buffer.
+    """
     return {name: to_numpy(value) for name, value in model.named_parameters() if not value.requires_grad}
 
 
 def _is_unread(module: nn.Module, leaf: str) -> bool:
+    """Return whether a module never reads its buffer: the step count of a batch norm with a momentum.
+
+    Args:
+        module: module with the buffer.
+        leaf: name of the buffer in the module.
+    """
     is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
     return is_norm and leaf == "num_batches_tracked" and module.momentum is not None
 
@@ -39,7 +48,7 @@ def describe_buffers(
     other_values: Mapping[str, np.ndarray],
     describe_tensor: Callable[[str, torch.Tensor], ParameterFacts],
 ) -> list[BufferFacts]:
-    """Describe each buffer and each frozen parameter.
+    """Return the facts about each buffer and each frozen parameter of a model.
 
     Args:
         model: the model after a step in training mode.

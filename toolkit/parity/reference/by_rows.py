@@ -1,5 +1,7 @@
-"""Gradient of a matrix too large to be held as a whole: that of an output layer over 246,534 words takes 2.5 GB in
-float64, as much as the layer itself."""
+"""Gradient of a matrix that is too large to be held as a whole.
+
+The gradient of an output layer over 246,534 words takes 2.5 GB in float64, as much as the layer itself.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toolkit.parity.measure.error_stats import ROWS
 from toolkit.parity.reference.reordered import ReorderedSums
 
-#: Called with the index of the first row, and rows of a gradient.
+#: Receiver of a gradient: called with the index of the first row, and several rows of the gradient, (rows, columns).
 Take = Callable[[int, torch.Tensor], None]
 
 
 class GradientByRows(TorchDispatchMode):
     """Inside the ``with`` block, a backward passes on a matrix's gradient in order, :data:`.ROWS` rows at a time.
 
-    The product is torch's own, of a few rows of its left factor at a time; each element is the same sum as in the whole
-    product. A gradient that torch computes in another way is handed on when complete.
+    The gradient is torch's own product, computed for a few rows of its left factor at a time. Each element is the same
+    sum as in the whole product. A gradient that torch computes in another way is passed on when it is complete.
 
     Args:
-        sums: reorders all sums, if given.
+        matrix: the matrix, (rows, columns).
+        take: receiver of the gradient's rows.
+        sums: mode that reorders all sums; None to keep torch's order.
 
     Attributes:
-        used: the matrix that the model must use.
+        used: the matrix that the model must use instead of ``matrix``.
     """
 
     def __init__(self, matrix: torch.Tensor, take: Take, sums: ReorderedSums | None = None) -> None:
@@ -46,30 +50,43 @@ class GradientByRows(TorchDispatchMode):
             for start in range(0, len(left), ROWS):
                 self.handed_on.take(start, function(left[start : start + ROWS], right))
         self.handed_on.is_done = True
-        return left.new_zeros(()).expand(self.shape)  # in its place, without memory
+        return left.new_zeros(()).expand(self.shape)  # a placeholder without memory
 
     def _is_gradient(self, left: torch.Tensor, right: torch.Tensor) -> bool:
-        """Whether a product is the matrix's gradient: it has its shape, and neither factor is the matrix."""
+        """Return whether a product of two matrices is the gradient of the matrix.
+
+        It is if it has the shape of the matrix and neither factor is the matrix.
+
+        Args:
+            left: left factor of the product.
+            right: right factor of the product.
+        """
         own = self.matrix.untyped_storage().data_ptr()
         is_own = any(factor.untyped_storage().data_ptr() == own for factor in (left, right))
         return (left.shape[0], right.shape[1]) == self.shape and not is_own
 
 
 class _HandedOn:
-    """Receiver of a gradient, and whether it is done. Holds no reference to the matrix, to let it be freed."""
+    """Receiver of a gradient that knows whether all rows were passed on.
+
+    It holds no reference to the matrix, so that the matrix can be freed.
+
+    Args:
+        take: receiver of the gradient's rows.
+    """
 
     def __init__(self, take: Take) -> None:
         self.take = take
         self.is_done = False
 
     def whole(self, gradient: torch.Tensor) -> None:
-        """Hand on a gradient that came as a whole; skip the placeholder of one that came by rows."""
+        """Pass on a gradient that was computed as a whole; skip the placeholder of a gradient that came by rows."""
         for start in () if self.is_done else range(0, len(gradient), ROWS):
             self.take(start, gradient[start : start + ROWS])
 
 
 class _Used(torch.autograd.Function):
-    """Identity that ends the backward."""
+    """Identity function whose backward receives the gradient of the matrix and ends there."""
 
     @staticmethod
     def forward(ctx: Any, matrix: torch.Tensor, handed_on: _HandedOn) -> torch.Tensor:

@@ -16,7 +16,8 @@ from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference.recorder import Recorder
 
 F = nn.functional
-#: Functions that return indices: the arguments after the input, and the default axis.
+#: By the name of each function that returns indices: the names of its arguments after the input, and its default axis.
+#: The default axis None means the flattened tensor, or, for ``max`` and ``min``, a call that returns no indices.
 SIGNATURES: dict[str, tuple[tuple[str, ...], int | None]] = {
     "topk": (("k", "dim", "largest", "sorted"), -1),
     "argmax": (("dim", "keepdim"), None),
@@ -26,8 +27,10 @@ SIGNATURES: dict[str, tuple[tuple[str, ...], int | None]] = {
     "sort": (("dim", "descending"), -1),
     "argsort": (("dim", "descending"), -1),
 }
+#: Name of each torch function and method of :data:`SIGNATURES`, by the function object.
 CHOOSING = {getattr(owner, name): name for name in SIGNATURES for owner in (torch, torch.Tensor)}
-#: Names of the functions that choose by size, sign or order of their input, but do not return indices.
+#: Name of each function that chooses by size, sign or order of its input but returns no indices, by the function
+#: object. Its choices cannot be replayed in the port.
 OTHERS = {
     function: name
     for name, owners in {
@@ -83,7 +86,13 @@ class Choices(TorchFunctionMode):
 
 
 def _name_arguments(name: str, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by name."""
+    """Return the arguments of a call by their names in torch, with the default axis under ``dim``.
+
+    Args:
+        name: key of :data:`SIGNATURES`.
+        args: positional arguments of the call.
+        kwargs: keyword arguments of the call.
+    """
     names, dim = SIGNATURES[name]
     arguments = {**dict(zip(("input", *names), args, strict=False)), **kwargs}
     for alias, torch_name in (("self", "input"), ("axis", "dim")):

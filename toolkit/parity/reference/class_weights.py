@@ -13,7 +13,9 @@ import torch
 def weighted_loss(
     logits: torch.Tensor, labels: torch.Tensor, class_weights: Sequence[float] | None, smoothing: float = 0.0
 ) -> torch.Tensor:
-    """Return torch's weighted loss on the model's logits, a scalar, as transformers' users train with class weights.
+    """Return torch's loss of the model's logits with class weights or label smoothing, a scalar tensor.
+
+    Several labels for each text give a binary cross entropy with ``pos_weight``, otherwise the loss is a cross entropy.
 
     Args:
         logits: scores of the classes, (B, classes).

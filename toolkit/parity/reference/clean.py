@@ -20,9 +20,10 @@ from toolkit.parity.reference.recorder import set_attribute
 
 @contextlib.contextmanager
 def keep_float64() -> Iterator[list[str]]:
-    """Inside the ``with`` block, ``.float()`` does not cast float64, as in the reference's language-model loss.
+    """Inside the ``with`` block, ``Tensor.float()`` returns a float64 tensor unchanged.
 
-    Yields a list of the source locations of these calls, which the report names as leaks of the reference.
+    transformers' language-model loss calls it. The block gets a list, which collects the source location of each such
+    call. The report names these locations as leaks of the reference.
     """
     leaks: list[str] = []
     original = torch.Tensor.float
@@ -45,15 +46,16 @@ def keep_float64() -> Iterator[list[str]]:
 
 #: Dtypes with fewer digits than float64.
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
-#: Functions that use a tensor's shape or device, not its values.
+#: Prefixes of the names of functions that use a tensor's shape or device, not its values.
 SHAPED_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_")
+#: Path prefixes of torch's files and of the files of ``toolkit/parity``.
 TORCH, TOOLKIT = (str(Path(file).parent) + "/" for file in (torch.__file__, Path(__file__).parents[1]))
-#: Functions of this package that call a function on behalf of the reference's code.
+#: Names of this project's functions that call a function on behalf of the reference's code.
 PASSED_THROUGH = ("__torch_function__", "__torch_dispatch__", "keep_double", "hash_vectors", "relu", "attention")
 
 
 class NarrowingWatch(TorchDispatchMode):
-    """Detects each operation from float64 to a narrower float dtype, in the forward and in the backward.
+    """Detects each operation that turns float64 into a narrower float dtype, in the forward and in the backward.
 
     These are the leaks that :func:`keep_float64` does not prevent. Boolean and integer results do not count, and
     float32 tables that are cast to float64 lose no digits.
@@ -75,7 +77,10 @@ class NarrowingWatch(TorchDispatchMode):
         return result
 
     def _backward_of(self) -> str | None:
-        """Return the running autograd node; None if the forward already has a leak, whose backward is not reported."""
+        """Return a description of the running autograd node, such as ``the backward (MulBackward0)``.
+
+        The result is None outside a backward, and if the forward already has a leak, whose backward is not reported.
+        """
         node = torch._C._current_autograd_node()
         return f"the backward ({type(node).__name__})" if node is not None and not self.places else None
 
@@ -84,7 +89,7 @@ class NanWatch(TorchDispatchMode):
     """Finds the first operation with a NaN in its result.
 
     Attributes:
-        first: name and source line of the operation; empty before the first NaN.
+        first: name and source line of this operation, such as ``log, model.py:12``; empty before the first NaN.
     """
 
     def __init__(self) -> None:
@@ -101,6 +106,13 @@ class NanWatch(TorchDispatchMode):
 
 
 def _narrows(function: Any, inputs: Any, result: Any) -> bool:
+    """Return whether an operation has a float64 input and a result in a narrower float dtype.
+
+    Args:
+        function: the dispatched operation.
+        inputs: all arguments of the operation.
+        result: result of the operation.
+    """
     results = result if isinstance(result, (tuple, list)) else (result,)
     if not any(isinstance(r, torch.Tensor) and r.dtype in NARROW and r.numel() for r in results):
         return False
@@ -111,9 +123,12 @@ def _narrows(function: Any, inputs: Any, result: Any) -> bool:
 
 
 def calling_line(frame: FrameType | None) -> str | None:
-    """Return the innermost line outside torch and this package that leads to the call in ``frame``.
+    """Return the innermost line outside torch and this package that leads to a call, such as ``model.py:12``.
 
-    None if the call is this package's own, or if no other code is running, as in a backward.
+    The result is None if this package itself makes the call, or if no other code is running, as in a backward.
+
+    Args:
+        frame: frame of the call; None for no frame.
     """
     caller = calling_frame(frame)
     return None if caller is None else f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
@@ -133,18 +148,19 @@ def calling_frame(frame: FrameType | None) -> FrameType | None:
 
 
 class ExactNormalizer(TorchFunctionMode):
-    """Computes x - logsumexp(x) of the reference as (x - max) - log(sum(exp(x - max))).
+    """Inside the ``with`` block, computes x - logsumexp(x) as (x - max) - log(sum(exp(x - max))).
 
-    The reference's softmax is exp(x - logsumexp(x)). If every score of a row is masked, logsumexp(x) is -1e9 + log(K).
-    At -1e9, float64 keeps 7 digits of log(K) and float32 none, so each of the K weights becomes 1 instead of 1/K. Such
-    a position attends only to padding, so no result depends on it. But its truth would be wrong by 1e-7, and its noise
-    baseline would be 100%. On the demo recipe, a correct port had twice the semantic bound without this change.
+    The reference's softmax is exp(x - logsumexp(x)). If every score of a row is masked, logsumexp(x) is -1e9 + log(K),
+    with K scores in the row. At -1e9, float64 keeps 7 digits of log(K) and float32 none, so each of the K weights
+    becomes 1 instead of 1/K. Such a position attends only to padding, so no result depends on it. But its truth would
+    be wrong by 1e-7, and its noise baseline would be 100%. On the demo recipe, a correct port had twice the semantic
+    bound without this change.
 
     Args:
         counting: returns whether rows are counted.
 
     Attributes:
-        saturated: number of rows with every score masked.
+        saturated: number of counted rows with every score masked.
     """
 
     def __init__(self, counting: Callable[[], bool]) -> None:
@@ -170,10 +186,13 @@ class ExactNormalizer(TorchFunctionMode):
 
 
 class SaturationWatch(TorchFunctionMode):
-    """Measures the share of saturated rows of each attention, which have all weight on one position in float32.
+    """Measures the share of saturated rows of each attention inside the ``with`` block.
+
+    A row is saturated if all weights except the largest together are below ``SATURATED_BELOW``. In float32, such a row
+    has hardly any weight besides the largest.
 
     Attributes:
-        shares: share of the rows whose other positions together get less than ``SATURATED_BELOW``, by module.
+        shares: share of saturated rows in the first softmax of each module, by module.
 
     Args:
         module: returns the dotted path of the running module.

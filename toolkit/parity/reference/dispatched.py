@@ -24,12 +24,16 @@ LOSSES = (
 
 
 class DispatchedResults(TorchDispatchMode):
-    """Inside the ``with`` block, records the fingerprint of each result of an operation in the forward.
+    """Inside the ``with`` block, records the fingerprint of each result of an operation in the reference's forward.
+
+    A fingerprint is a short summary of a tensor (:mod:`toolkit.parity.measure.fingerprint`). Results of the backward
+    are not recorded.
 
     Attributes:
-        all_fingerprints: fingerprints of the batch, the parameters, the buffers and the results, in this order.
-        inputs: fingerprint of each module's first input tensor, by the module's path.
-        taken_by_losses: fingerprints of the input tensors of the kernels in :data:`LOSSES`.
+        all_fingerprints: fingerprints of the batch, the parameters, the buffers and the results, as keys, in this
+            order.
+        inputs: fingerprint of each module's first input tensor in its first call, by the module's path.
+        taken_by_losses: fingerprints of the input tensors of the kernels in :data:`LOSSES`, as keys.
 
     Args:
         model: the reference model.
@@ -54,10 +58,11 @@ class DispatchedResults(TorchDispatchMode):
         super().__exit__(*raised)
 
     def collect(self) -> Fingerprints:
-        """Return the fingerprints that were recorded."""
+        """Return all fingerprints that were recorded inside the ``with`` block."""
         return Fingerprints(list(self.all_fingerprints), self.inputs, list(self.taken_by_losses))
 
     def _enter(self, name: str, module: nn.Module, args: tuple) -> None:
+        """Record the fingerprint of a module's first input tensor, as a forward pre-hook of the module."""
         first_tensor = next((argument for argument in args if isinstance(argument, torch.Tensor)), None)
         fingerprint = None if first_tensor is None else take_fingerprint(values_of(first_tensor))
         if fingerprint is not None:
@@ -75,6 +80,7 @@ class DispatchedResults(TorchDispatchMode):
         return result
 
     def _add(self, value: torch.Tensor) -> None:
+        """Record the fingerprint of a tensor, if the tensor has one."""
         fingerprint = take_fingerprint(values_of(value))
         if fingerprint is not None:
             self.all_fingerprints[fingerprint] = None

@@ -17,7 +17,11 @@ MKL_FUNCTIONS = (
 
 
 def set_up(threads: int) -> None:
-    """Configure torch with a number of threads, deterministic kernels, no TF32 and few log messages."""
+    """Configure torch for the reference: deterministic kernels, no TF32 and few log messages.
+
+    Args:
+        threads: number of threads of torch.
+    """
     torch.set_num_threads(threads)
     choose_kernels()
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -41,7 +45,7 @@ def choose_kernels() -> None:
 
 
 def read_versions() -> dict[str, str]:
-    """Return the versions of the packages that determine the reference's results."""
+    """Return the version of each package that affects the reference's results, and of Python, by name."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -51,7 +55,7 @@ def read_versions() -> dict[str, str]:
 
 
 def read_flags() -> dict[str, Any]:
-    """Return the settings of :func:`set_up`, as torch reports them."""
+    """Return the values of torch's settings that :func:`set_up` has changed, by name."""
     return {
         "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
         "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,

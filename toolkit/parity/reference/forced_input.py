@@ -23,9 +23,14 @@ from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
-    """Write ``forced_input.safetensors``, and for a user's pair the fingerprints of all results.
+    """Return the statistics of each tensor of the operation trace with the noise of the reference's operations.
 
-    Return the statistics of each tensor with the reference's errors, by name in execution order.
+    The records are by name, in execution order. R64's tensors are written to ``forced_input.safetensors``, and the
+    fingerprints of a pair's results to ``fingerprints.json``.
+
+    Args:
+        job: job that both workers have run.
+        folder: folder of the job.
     """
     step = make_step(job, folder)
     path = folder / "reference" / "forced_input.safetensors"

@@ -10,9 +10,10 @@ from pathlib import Path
 from models import collector
 from toolkit.parity.job import files
 
-#: transformers uses this package only for assisted generation. Its import takes a second.
+#: Names of packages that no model of the gate needs. transformers uses sklearn only for assisted generation, and its
+#: import takes a second.
 UNUSED = ("sklearn",)
-#: Packages that only models of other families use. Their imports are a fifth of the reference's start-up time.
+#: Names of packages that the toolkit's families do not need. Their imports take a fifth of the start-up time.
 UNUSED_BY_FAMILIES = (*UNUSED, "scipy")
 
 
@@ -41,6 +42,7 @@ def hide_packages(jobs: Sequence[str], is_toolkit_family: bool | None = None) ->
 
 
 def _has_family(job: Path) -> bool:
+    """Return whether a job folder's model belongs to a family; False for a pair or an unreadable job."""
     try:
         return files.read_job(job).pair is None
     except (OSError, ValueError):

@@ -26,12 +26,12 @@ from toolkit.parity.reference.environment import set_up
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, transposed: bool, parted: bool
 ) -> torch.Tensor:
-    """Return x W + b, with the weight in the reference's layout (out, in), which the order of the sum depends on.
+    """Return x W + b, with the weight in torch's layout (out, in), which determines the order of the sum.
 
     Args:
         x: input, (..., in).
         weight: weight, (in, out), or (out, in) if ``transposed``.
-        bias: bias, (out,).
+        bias: bias, (out,); None without a bias.
         transposed: whether the weight is (out, in).
         parted: whether ``x`` is part of a longer sequence, so that its rows are not adjacent in memory. The reference
             then adds the bias to the rounded product, otherwise inside the product.
@@ -42,42 +42,59 @@ def linear(
 
 
 def matmul(x: torch.Tensor, y: torch.Tensor, *, transpose_x: bool, transpose_y: bool) -> torch.Tensor:
+    """Return the product of two batches of matrices, each with its last two axes transposed if requested."""
     return torch.matmul(x.transpose(-1, -2) if transpose_x else x, y.transpose(-1, -2) if transpose_y else y)
 
 
 def layer_norm(x: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor, *, epsilon: float) -> torch.Tensor:
+    """Return the layer norm of ``x`` over its last axis."""
     return functional.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Return the softmax of ``x`` over its last axis."""
     return torch.softmax(x, dim=-1)
 
 
 def attention_weights(scores: torch.Tensor, *, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return Reformer's softmax, with :class:`.clean.ExactNormalizer` as in the reference, and logsumexp."""
+    """Return the softmax of Reformer's attention scores, and their logsumexp, as the reference computes them.
+
+    Args:
+        scores: attention scores.
+        dim: axis of the softmax.
+    """
     with ExactNormalizer(lambda: False):
         normaliser = torch.logsumexp(scores, dim=dim, keepdim=True)
         return torch.exp(scores - normaliser), normaliser
 
 
 def activation(x: torch.Tensor, *, name: str) -> torch.Tensor:
-    """Return the activation with this name in the configuration."""
+    """Return an activation function of ``x``.
+
+    Args:
+        x: input of the activation.
+        name: name of the activation in a configuration, such as ``gelu``.
+    """
     return ACT2FN[name](x)
 
 
 def total(x: torch.Tensor, *, dim: int | None, keepdim: bool) -> torch.Tensor:
+    """Return the sum of ``x`` along an axis; None sums all elements."""
     return torch.sum(x, dim=dim, keepdim=keepdim)
 
 
 def mean(x: torch.Tensor, *, dim: int | None, keepdim: bool) -> torch.Tensor:
+    """Return the mean of ``x`` along an axis; None averages all elements."""
     return torch.mean(x, dim=dim, keepdim=keepdim)
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, ignored: int) -> torch.Tensor:
+    """Return the mean cross entropy over the rows whose label is not ``ignored``."""
     return functional.cross_entropy(logits, labels, ignore_index=ignored)
 
 
-#: Kernels by name. Each gets tensors and keyword options, and returns a tensor or a tuple of tensors.
+#: Kernel functions by their names in requests. Each gets tensors and keyword options, and returns a tensor or a tuple
+#: of tensors.
 KERNELS: dict[str, Callable] = {
     "linear": linear,
     "matmul": matmul,
@@ -95,7 +112,13 @@ KERNELS: dict[str, Callable] = {
 
 
 def forward(kernel: str, options: dict, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the outputs of a kernel."""
+    """Return the outputs of a kernel, without autograd.
+
+    Args:
+        kernel: name of the kernel, a key of :data:`KERNELS`.
+        options: keyword options of the kernel.
+        tensors: the input tensors of the kernel.
+    """
     with torch.no_grad():
         return as_list(KERNELS[kernel](*tensors, **options))
 
@@ -104,9 +127,9 @@ def backward(kernel: str, options: dict, tensors: list[torch.Tensor], wanted: li
     """Return the gradients of some inputs of a kernel.
 
     Args:
-        kernel: name of the kernel.
+        kernel: name of the kernel, a key of :data:`KERNELS`.
         options: keyword options of the kernel.
-        tensors: the inputs, then the gradient of each output.
+        tensors: the inputs of the kernel, then the gradient of each output.
         wanted: indices of the inputs whose gradients are returned.
     """
     inputs = list(tensors)
@@ -119,16 +142,20 @@ def backward(kernel: str, options: dict, tensors: list[torch.Tensor], wanted: li
 
 
 def as_list(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """Return the outputs of a kernel, a tensor or a tuple of tensors, as a list."""
     return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
 
 
 def allocate(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Allocate an array with torch, so that it is aligned as the reference's tensors."""
+    """Return a new NumPy array in memory from torch, which is aligned as the memory of the reference's tensors."""
     return torch.empty(shape, dtype=getattr(torch, dtype)).numpy()
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests until the other side closes the connection. The answer to a failed request is its error."""
+    """Answer requests for kernels until the other side closes the connection.
+
+    The answer to a failed request is its error, as text under ``failed``.
+    """
     while True:
         try:
             words, arrays = receive(connection, allocate)

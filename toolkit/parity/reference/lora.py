@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Matches the path of a module of a layer, not of a head.
+#: Matches the path of a module inside a numbered layer, such as ``encoder.layers.3.``, and no module of a head.
 LAYER_MODULE = re.compile(r"^.*?\.\d+\.")
 
 
 def adapt_model(model: nn.Module, lora: Mapping[str, Any] | None, prefix: str = "") -> None:
-    """Add adapters to a model's linear layers, and freeze all other parameters.
+    """Add LoRA adapters to a model's linear layers, and freeze all other parameters, in place.
 
     Args:
         model: the model, or a part of it.
@@ -37,6 +37,7 @@ def adapt_model(model: nn.Module, lora: Mapping[str, Any] | None, prefix: str = 
 
 
 def _add_update(module: nn.Linear, lora: Mapping[str, Any]) -> None:
+    """Add the matrices A and B to a linear layer, and their product to its forward."""
     module.lora_A = nn.Linear(module.in_features, lora["rank"], bias=False, dtype=module.weight.dtype)
     module.lora_B = nn.Linear(lora["rank"], module.out_features, bias=False, dtype=module.weight.dtype)
     scale = lora["alpha"] / lora["rank"]
@@ -51,14 +52,17 @@ def _add_update(module: nn.Linear, lora: Mapping[str, Any]) -> None:
 
 
 def initialize_adapters(model: nn.Module) -> None:
-    """Initialize A from a normal distribution with standard deviation 1 / sqrt(in_features), and B to 0."""
+    """Initialize the LoRA adapters of a model in place.
+
+    A is drawn from a normal distribution with standard deviation 1 / sqrt(in_features), and B is 0.
+    """
     for module in _adapted_modules(model):
         nn.init.normal_(module.lora_A.weight, std=1 / math.sqrt(module.in_features))
         nn.init.zeros_(module.lora_B.weight)
 
 
 def merge_adapters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the name and value of each merged weight W0 + (alpha / r) B A."""
+    """Yield the parameter name and the merged weight W0 + (alpha / r) B A of each adapted linear layer."""
     names = {module: name for name, module in model.named_modules()}
     for module in _adapted_modules(model):
         update = module.lora_B.weight @ module.lora_A.weight
@@ -66,4 +70,5 @@ def merge_adapters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _adapted_modules(model: nn.Module) -> list[Any]:
+    """Return the linear layers of a model that have a LoRA adapter."""
     return [module for module in model.modules() if hasattr(module, "lora_A")]

@@ -16,7 +16,10 @@ from toolkit.parity.reference.clean import calling_frame
 
 
 class MaskWatch(TorchDispatchMode):
-    """Inside the ``with`` block, follows each comparison (:class:`.mask_comparisons.MaskComparisons`).
+    """Inside the ``with`` block, follows each comparison of a forward that may produce a mask.
+
+    Attributes:
+        comparisons: record of the comparisons (:class:`.mask_comparisons.MaskComparisons`).
 
     Args:
         module: returns the dotted path of the running module.
@@ -37,6 +40,7 @@ class MaskWatch(TorchDispatchMode):
         return result
 
     def _site(self) -> Site | None:
+        """Return the source location and module of the running operation; None outside the user's code."""
         frame = sys._getframe()
         while frame.f_code.co_name != "__torch_dispatch__":
             assert frame.f_back is not None
@@ -48,9 +52,11 @@ class MaskWatch(TorchDispatchMode):
 
 
 def _address(tensor: torch.Tensor) -> int:
+    """Return the memory address of a tensor's storage, which all views of the tensor share."""
     return tensor.untyped_storage().data_ptr()
 
 
 def _values(tensor: torch.Tensor) -> np.ndarray:
+    """Return the values of a tensor as an array; bfloat16 values are returned in float32."""
     wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # NumPy lacks bfloat16
     return wide.numpy(force=True)

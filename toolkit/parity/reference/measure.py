@@ -25,14 +25,21 @@ from toolkit.parity.reference.tokens import tokenize_texts
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:
-    """Measure R64 and its noise, and tokenize the job's texts."""
+    """Return the reference's measurements: R64's tensors with their noise, and the tokens of the job's texts.
+
+    R64's tensors, draws and constants are written into the job folder.
+
+    Args:
+        job: job of a gate.
+        folder: folder of the job.
+    """
     result = family_part(job.model, "reference_stages").run(job, folder) if job.streamed else _run_whole(job, folder)
     result.tokens = tokenize_texts(job.tokenizer, job.model)
     return result
 
 
 def _run_whole(job: Job, folder: Path) -> ReferenceResult:
-    """Measure R64 and its noise with the whole model in memory."""
+    """Return the reference's measurements without tokens, with the whole model in memory (:func:`run`)."""
     step = make_step(job, folder)
     output_dir = folder / "reference"
     # Written first, since the port starts with the constants.
@@ -90,12 +97,19 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
 
 
 def is_sketched(name: str, value: np.ndarray) -> bool:
-    """Return whether a small bundle stores only the sketch of a tensor. The port needs whole buffers."""
+    """Return whether a small bundle stores only the sketch of a tensor, a few of its sums.
+
+    The port needs whole buffers, so these are never sketched.
+
+    Args:
+        name: name of the tensor.
+        value: values of the tensor.
+    """
     return value.size >= LARGE and TensorName.parse(name).without_run.kind != "buffer"
 
 
 def _own_loss(job: Job, folder: Path, truth: Mapping[str, np.ndarray], step: Step) -> OwnLoss | None:
-    """Compare the loss with its definition; None for a user's pair, whose definition is unknown."""
+    """Return the comparison of R64's loss with its definition; None for a pair, whose definition is unknown."""
     if job.pair is not None:
         return None
     batch = files.read_tensors(folder / "batch.safetensors")

@@ -21,7 +21,7 @@ from toolkit.parity.reference.step import DTYPES, Step
 
 
 def runs_of(job: Job) -> dict[str, range]:
-    """Return the numbers of a job's noise runs, by dtype."""
+    """Return the numbers of a job's noise runs, such as 0 to 4, by dtype."""
     return {dtype: range(count) for dtype, count in job.noise_runs.items()}
 
 
@@ -32,6 +32,12 @@ def measure_noise(
 
     In float32 and bfloat16, all runs except run 0 keep the powers of AdamW's betas in float32. If the port uses the
     reference's own backward, the gradients of this backward are noise, too.
+
+    Args:
+        step: step of the reference.
+        truth: R64's tensors by name.
+        records: record of each tensor by name, to which the noise is added.
+        runs: numbers of the runs, by dtype.
     """
 
     def run_once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
@@ -46,7 +52,7 @@ def measure_noise(
 
 
 def keep_gradients(measure: Keep) -> Keep:
-    """Return a receiver of tensors that passes only gradients to ``measure``."""
+    """Return a receiver of tensors that passes only gradients on to ``measure``."""
 
     def keep(name: str, value: np.ndarray) -> None:
         if is_gradient(name):
@@ -72,11 +78,12 @@ def measure_runs(
         run_once: runs the reference, given the dtype, the number of the run, the nudge of the weights and the receiver
             of each tensor.
         truth: R64's tensors by name.
-        records: record of each tensor by name, which the noise is added to.
+        records: record of each tensor by name, to which the noise is added.
         runs: numbers of the runs, by dtype.
     """
 
     def errors(name: str, value: np.ndarray) -> tuple[str, list[tuple[str, TensorStats]]]:
+        """Return a tensor's name, and the error of each of its parts: all, and unmasked attention scores."""
         parts = split_masked_scores(name, value, truth[name], truth)
         return name, [(part, error_stats.measure_error(values, true_values)) for part, values, true_values in parts]
 
@@ -93,14 +100,19 @@ def measure_runs(
 
 
 def reorder_sums(dtype: str, run: int) -> contextlib.AbstractContextManager:
-    """Inside the ``with`` block, reorder the sums of a float64 run, with the run's number as the seed."""
+    """Return a context manager that reorders the sums of a float64 run, and changes nothing in other dtypes.
+
+    Args:
+        dtype: dtype of the run.
+        run: number of the run, which is the seed of the order.
+    """
     return ReorderedSums(run) if dtype == "float64" else contextlib.nullcontext()
 
 
 def measure_own_backward(step: Step) -> dict[str, dict[str, float]]:
     """Return the distance of the reference's own (reversible) backward from plain autograd, by dtype and gradient.
 
-    The distance is |difference| / |gradient| in Frobenius norms. Only the report uses it.
+    The distance is |difference| / |gradient| in Frobenius norms. It is only reported, and not judged.
     """
     errors: dict[str, dict[str, float]] = {}
     for dtype in DTYPES:

@@ -19,12 +19,12 @@ from toolkit.parity.measure.updates import pick_updates
 
 
 class Optimizer:
-    """A run's optimizer and its learning-rate schedule, set up as transformers' Trainer does.
+    """A run's optimizer and its learning-rate schedule, created as transformers' Trainer does.
 
     Args:
         model: the model with the parameters to update.
-        settings: the run's settings.
-        decayed_names: names of the parameters with weight decay; by default :func:`decayed_parameters`.
+        settings: settings of the run's updates.
+        decayed_names: names of the parameters with weight decay; None for the names in :func:`decayed_parameters`.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Optimizer:
         return self.settings.learning_rate * self.schedule.lr_lambdas[0](update - 1)
 
     def rates(self) -> np.ndarray:
-        """Return the learning rates of the updates that are compared (:func:`.updates.pick_updates`), float64 (N,)."""
+        """Return the learning rates of the compared updates (:func:`.updates.pick_updates`), float64 (N,)."""
         return np.array([self.rate(update) for update in pick_updates(self.settings.max_steps)])
 
     def update(self, number: int, has_float32_powers: bool = False) -> None:
-        """Clip the gradients, update the parameters, and drop the gradients.
+        """Clip the gradients, update the parameters, and free the gradients.
 
         Args:
             number: number of the update, counted from 1.
@@ -74,14 +74,25 @@ class Optimizer:
         self.optimizer.zero_grad()
 
     def moments(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the name of each parameter with Lion's moment, and the moment. The parameters show only its sign."""
+        """Yield the name of each parameter with Lion's moment, and the moment; nothing for other optimizers.
+
+        The updated parameters show only the moment's sign.
+        """
         for name, parameter in self.model.named_parameters():
             if parameter in self.optimizer.state and isinstance(self.optimizer, Lion):
                 yield name, self.optimizer.state[parameter]["moment"]
 
 
 def make_optimizer(groups: list[Any], settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Create the optimizer of parameter groups. Raises RuntimeError if this torch lacks an optimizer of its kind."""
+    """Return a new optimizer of the kind that the settings name.
+
+    Args:
+        groups: parameter groups of the optimizer, as for ``torch.optim``.
+        settings: settings of the run's updates.
+
+    Raises:
+        RuntimeError: this version of torch lacks Adafactor.
+    """
     options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     betas = (settings.adam_beta1, settings.adam_beta2)
     if settings.optimizer == "lion":
@@ -111,15 +122,20 @@ class Lion(torch.optim.Optimizer):
 
 
 def decayed_parameters(model: torch.nn.Module) -> list[str]:
-    """Return the names of the parameters with weight decay."""
+    """Return the names of a model's parameters with weight decay, as transformers' Trainer selects them."""
     return [name for name in get_parameter_names(model, [torch.nn.LayerNorm]) if "bias" not in name]
 
 
 def scale_error(beta1: float, beta2: float, step: int) -> float:
-    """Return the relative error of sqrt(1 - beta2^step) / (1 - beta1^step) with powers in float32.
+    """Return the relative error of Adam's factor sqrt(1 - beta2^step) / (1 - beta1^step) with powers in float32.
 
     Paddle keeps the powers as running products in float32, and torch does not (Kingma and Ba 2015, end of section 2).
     Float32 keeps few digits of 1 - beta2^2 = 0.002, so the second update of each parameter is too small by 3.4e-6.
+
+    Args:
+        beta1: decay rate of the first moment.
+        beta2: decay rate of the second moment.
+        step: number of the update, counted from 1.
     """
     powers = []
     for beta in (np.float32(beta1), np.float32(beta2)):

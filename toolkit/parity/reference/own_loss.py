@@ -19,12 +19,18 @@ from toolkit.parity.job.results import OwnLoss
 from toolkit.parity.measure.updates import IGNORED_LABEL
 from toolkit.parity.reference.class_weights import weighted_loss
 
-#: Bound on the distance of the reference's loss from its definition, in units of float64 rounding of its terms.
+#: Largest allowed distance of the reference's loss from its definition, in units of float64 rounding (2^-53) of the
+#: loss terms' magnitude.
 UNITS = 300.0
 
 
 class Loss(NamedTuple):
-    """A loss, and the magnitude of its terms, which its rounding is relative to."""
+    """A loss computed by its definition, and the magnitude of its terms.
+
+    Attributes:
+        value: the loss.
+        scale: mean magnitude of the numbers that are added to the loss. Its rounding is relative to this magnitude.
+    """
 
     value: float
     scale: float
@@ -38,14 +44,14 @@ def check_loss(
     class_weights: Sequence[float] | None = None,
     smoothing: float = 0.0,
 ) -> OwnLoss:
-    """Compare R64's loss with its definition.
+    """Return the comparison of R64's loss with the loss that its logits and labels define.
 
     Args:
         truth: R64's ``logits`` (or ``start_logits``, ``end_logits``) and ``loss``.
         batch: the batch with its labels or positions.
         head: name of the head.
         model: the reference model, whose code shows the line of the loss.
-        class_weights: weight of each class; None without weights.
+        class_weights: weight of each class; None for equal weights.
         smoothing: share of each label that is spread over all classes.
     """
     definition = compute_loss(head, truth, batch, getattr(model, "config", None), class_weights, smoothing)
@@ -64,7 +70,7 @@ def compute_loss(
     class_weights: Sequence[float] | None = None,
     smoothing: float = 0.0,
 ) -> Loss:
-    """Compute the loss of a head by its definition.
+    """Return the loss of a head, computed by its definition in NumPy.
 
     Args:
         head: name of the head.
@@ -97,10 +103,17 @@ def cross_entropy(
     class_weights: Sequence[float] | None = None,
     smoothing: float = 0.0,
 ) -> Loss:
-    """Compute the mean of log(sum(exp(x))) - x[label] over the rows whose label is not ``ignore_index``.
+    """Return the mean of log(sum(exp(x))) - x[label] over the rows whose label is not ``ignore_index``.
 
     With class weights w, the mean is sum(w[label] * row's loss) / sum(w[label]). With smoothing s, the result is (1 -
     s) times this mean, plus s times the mean over all classes as labels, each times its weight.
+
+    Args:
+        logits: scores of the classes, (..., classes).
+        labels: class of each row, int64 (...).
+        ignore_index: label of the rows that do not count.
+        class_weights: weight of each class; None for equal weights.
+        smoothing: share of each label that is spread over all classes.
     """
     rows, classes = logits.reshape(-1, logits.shape[-1]).astype(np.float64), labels.reshape(-1)
     rows, classes = rows[classes != ignore_index], classes[classes != ignore_index]
@@ -120,7 +133,10 @@ def cross_entropy(
 
 
 def _span_loss(scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> Loss:
-    """Compute the mean of the cross entropies of both positions. A position beyond the text is not scored."""
+    """Return the mean of the two cross entropies of an answer's start and end positions.
+
+    A position beyond the text is not scored.
+    """
     length = scores["start_logits"].shape[1]
     ends = [
         cross_entropy(scores[f"{end}_logits"], batch[f"{end}_positions"].reshape(-1).clip(0, length), length)
@@ -130,7 +146,7 @@ def _span_loss(scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]
 
 
 def _problem_type(logits: np.ndarray, labels: np.ndarray, problem_type: str | None) -> str:
-    """Return the configuration's kind of classification, otherwise the kind that fits the labels."""
+    """Return the configuration's ``problem_type``, or, if it has none, the type that fits logits and labels."""
     if problem_type:
         return problem_type
     if logits.shape[-1] == 1:
@@ -140,12 +156,21 @@ def _problem_type(logits: np.ndarray, labels: np.ndarray, problem_type: str | No
 
 
 def _squared_error(logits: np.ndarray, labels: np.ndarray) -> Loss:
+    """Return the mean squared error of a regression."""
     outputs, targets = logits.reshape(-1).astype(np.float64), labels.reshape(-1).astype(np.float64)
     return Loss(float(((outputs - targets) ** 2).mean()), float(((np.abs(outputs) + np.abs(targets)) ** 2).mean()))
 
 
 def _binary_cross_entropy(logits: np.ndarray, labels: np.ndarray, class_weights: Sequence[float] | None = None) -> Loss:
-    """Compute the mean over all labels: log(1 + exp(-x)) * w if a text has the label, otherwise log(1 + exp(x))."""
+    """Return the mean binary cross entropy over all labels of all texts.
+
+    Its terms are log(1 + exp(-x)) * w if a text has the label, and otherwise log(1 + exp(x)).
+
+    Args:
+        logits: scores x of the labels, (B, labels).
+        labels: 1 for each label that a text has, otherwise 0, (B, labels).
+        class_weights: weight w of each label; None for 1.
+    """
     x, targets = logits.astype(np.float64), labels.astype(np.float64)
     weights = np.ones(x.shape[-1]) if class_weights is None else np.asarray(class_weights, np.float64)
     terms = weights * targets * np.logaddexp(0.0, -x) + (1 - targets) * np.logaddexp(0.0, x)
@@ -153,7 +178,7 @@ def _binary_cross_entropy(logits: np.ndarray, labels: np.ndarray, class_weights:
 
 
 def locate_loss(model: Any) -> str:
-    """Return ``file.py:LINE`` of the function or line that computes the model's loss."""
+    """Return ``file.py:LINE`` of the function or line that computes a model's loss."""
     lines, first, file = _read_source(type(model).forward)
     index = next((number for number, line in enumerate(lines) if re.search(r"loss = (?!None)", line)), None)
     if index is None:
@@ -164,13 +189,16 @@ def locate_loss(model: Any) -> str:
 
 
 def _locate_function(function: Any) -> str:
-    """Return ``file.py:LINE`` of a function."""
+    """Return ``file.py:LINE`` of a function's first line."""
     _, first, file = _read_source(function)
     return f"{file}:{first}"
 
 
 def _read_source(function: Any) -> tuple[list[str], int, str]:
-    """Return a function's lines, the number of the first line and the name of the file; no lines without source."""
+    """Return the source lines of a function, the number of the first line, and the name of the file.
+
+    A function without source gives no lines, 0 and the name of its module.
+    """
     try:
         function = inspect.unwrap(function)
         lines, first = inspect.getsourcelines(function)

@@ -22,10 +22,17 @@ from toolkit.parity.reference.step import Step
 
 
 def write_loaded(step: Step, job: Job, path: Path) -> None:
-    """Write the parameters that the reference loads from the job's checkpoint, in float32.
+    """Write the parameters that the reference's ``from_pretrained`` loads from the job's checkpoint, in float32.
 
-    Only safetensors of the folder itself are read. Parameters that the reference would initialize, such as the weights
-    of a new head, are not written.
+    Only safetensors of the checkpoint's folder itself are read. Parameters that the reference would initialize, such as
+    the weights of a new head, are not written. If the job has fewer positions than the checkpoint, the position table
+    that evaluation uses is written as ``positions.safetensors`` next to ``path``. Without a checkpoint, nothing is
+    written.
+
+    Args:
+        step: step of the job, whose classes load the checkpoint.
+        job: job with the checkpoint.
+        path: file to write.
     """
     if job.checkpoint is None:
         return
@@ -44,11 +51,18 @@ def write_loaded(step: Step, job: Job, path: Path) -> None:
 
 
 def write_initial(step: Step, job: Job, path: Path) -> None:
-    """Write samples of the parameters of newly initialized models (:class:`.initial_values.Samples`)."""
+    """Write samples of the parameters of several newly initialized models (:class:`.initial_values.Samples`).
+
+    Args:
+        step: step of the job, whose classes initialize the models.
+        job: job with the head, the configuration, the adapter and the first seed.
+        path: file to write.
+    """
     files.write_tensors(path, sample_values(_new_models(step, job)).tensors())
 
 
 def _new_models(step: Step, job: Job) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the parameters of ``NUM_MODELS`` newly initialized models, each by name, from consecutive seeds."""
     for number in range(NUM_MODELS):
         torch.manual_seed(job.seed + number)
         model = step.heads[job.head](step.configuration(job.config))

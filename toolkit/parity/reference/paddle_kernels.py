@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-#: Interpolations whose forward computes positions in float64. All others compute them in float32.
+#: torch's names of the interpolations whose forward computes source positions in float64. All others compute the
+#: positions in float32.
 POSITIONS_IN_FLOAT64 = ("upsample_linear1d", "upsample_bicubic2d")
 #: The parameter of the cubic convolution (Keys 1981) in both frameworks.
 CUBIC = -0.75
@@ -15,12 +16,12 @@ CUBIC = -0.75
 
 @dataclass(frozen=True)
 class InterpolatedAxis:
-    """An axis of an interpolation.
+    """One axis of an interpolation, such as the height of an image.
 
     Attributes:
         operation: torch's name of the interpolation, such as `upsample_bilinear2d`.
         is_backward: whether the weights are for the backward.
-        number: number of the axis, counted from the first interpolated one.
+        number: number of the axis, counted from 0 for the first interpolated axis.
         length: number of elements along the axis.
         target_length: number of interpolated elements along the axis.
         align_corners: whether the first and the last elements of both lengths lie at the same positions.
@@ -56,7 +57,7 @@ class InterpolatedAxis:
         return weights
 
     def _source_positions(self) -> np.ndarray:
-        """Return the position of each interpolated element along the axis, (target_length,)."""
+        """Return the position of each interpolated element among the axis' elements, (target_length,), float64."""
         targets = np.arange(self.target_length)
         if self.align_corners:
             ratio = np.float32((self.length - 1) / (self.target_length - 1) if self.target_length > 1 else 0)
@@ -71,26 +72,37 @@ class InterpolatedAxis:
 
 
 def _inner_cubic(distances: np.ndarray) -> np.ndarray:
-    """Return the weights of elements at distances from 0 to 1."""
+    """Return the weights of cubic convolution for elements at distances from 0 to 1."""
     return ((CUBIC + 2) * distances - (CUBIC + 3)) * distances**2 + 1
 
 
 def _outer_cubic(distances: np.ndarray) -> np.ndarray:
-    """Return the weights of elements at distances from 1 to 2."""
+    """Return the weights of cubic convolution for elements at distances from 1 to 2."""
     return ((CUBIC * distances - 5 * CUBIC) * distances + 8 * CUBIC) * distances - 4 * CUBIC
 
 
 def smooth_labels(labels: torch.Tensor, smoothing: float) -> torch.Tensor:
-    """Return smoothed labels (..., classes). Paddle holds both of the smoothing's numbers in float32."""
+    """Return smoothed labels, (..., classes), as Paddle's kernel computes them.
+
+    The kernel holds both 1 - smoothing and smoothing / classes in float32.
+
+    Args:
+        labels: probabilities of the classes, (..., classes).
+        smoothing: share of each label that is spread over all classes.
+    """
     rounded_smoothing = np.float32(smoothing)
     return float(np.float32(1) - rounded_smoothing) * labels + float(rounded_smoothing / np.float32(labels.shape[-1]))
 
 
 def cross_entropy_of_soft_labels(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross entropy (...,) of scores and probabilities (..., classes).
+    """Return the cross entropy of scores and soft labels, (...), with the gradient of Paddle's kernel.
 
     The gradient of the scores is the softmax less the labels. Paddle's kernel has this gradient even if the labels of
     an example do not add up to 1.
+
+    Args:
+        scores: scores of the classes, (..., classes).
+        labels: probabilities of the classes, (..., classes).
     """
     normalizer = scores.logsumexp(-1)
     missing = 1 - labels.sum(-1)

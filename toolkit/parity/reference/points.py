@@ -12,26 +12,27 @@ from torch.overrides import TorchFunctionMode
 from toolkit.parity.measure.masked_scores import find_unmasked
 from toolkit.parity.measure.real_numbers import as_complex, as_real
 
-#: Called with the name and value of each recorded tensor, in execution order. The value of an output is the reference's
-#: own memory, which may change later: copy it to keep it.
+#: Receiver of recorded tensors: called with the name and value of each, in execution order. The value of an output is
+#: the reference's own memory, which may change later: copy it to keep it.
 Keep = Callable[[str, np.ndarray], None]
 
 
 def keep_nothing(name: str, value: np.ndarray) -> None:
-    """Ignore a recorded tensor."""
+    """Ignore a recorded tensor, as a receiver for runs whose tensors are not needed."""
 
 
 def values_of(tensor: torch.Tensor) -> np.ndarray:
     """Return the current values of a tensor, without a copy if they are in host memory.
 
-    Complex values are returned as both parts. The gradient of an embedding may be sparse.
+    Complex numbers are returned as real and imaginary parts, and a sparse tensor, such as an embedding's gradient, as a
+    dense array.
     """
     tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
     return as_real(tensor.numpy(force=True))
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Copy the values of a tensor (:func:`values_of`).
+    """Return a copy of a tensor's values, converted as by :func:`values_of`.
 
     The reference later changes some tensors in place, as CTRL scales its embedded tokens.
     """
@@ -39,13 +40,18 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_torch(value: np.ndarray, target: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of these values, with the shape and device of ``target``; complex if ``target`` is complex."""
+    """Return an array as a tensor with the shape and device of another tensor.
+
+    Args:
+        value: the array; real and imaginary parts if ``target`` is complex.
+        target: tensor with the shape and device.
+    """
     value = as_complex(value) if target.is_complex() else value
     return torch.from_numpy(value.reshape(target.shape)).to(target.device)  # torch's own reshape would make a view
 
 
 class Operation(NamedTuple):
-    """A call of a torch function inside a module.
+    """A call of a torch function inside a module that has a name in the trace.
 
     Attributes:
         kind: kind of the operation; its calls are counted for each module and kind.
@@ -82,15 +88,30 @@ class Points:
         self.padding: dict[str, np.ndarray] = {}
 
     def pass_through(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """Return the replacement of ``x``; in the backward, its gradient passes through the point, too."""
+        """Return the replacement of a tensor at the point ``name``; its gradient passes through this point, too.
+
+        Args:
+            name: name of the point.
+            x: tensor of the run.
+        """
         return x if self.only and not self.only(name) else _Point.apply(x, self, name)
 
     def pass_back(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x`` unchanged; in the backward, only its gradient passes through the point."""
+        """Return ``x`` unchanged; only its gradient passes through the point ``name`` in the backward.
+
+        Args:
+            name: name of the point.
+            x: tensor of the run.
+        """
         return x if self.only and not self.only(name) else _BackwardPoint.apply(x, self, name)
 
     def replace(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """Record a tensor and return its replacement: always a new tensor."""
+        """Record a tensor and return its replacement, which is always a new tensor.
+
+        Args:
+            name: name of the tensor.
+            x: tensor of the run. Its copy is returned if there is no replacement.
+        """
         value = to_numpy(x)
         self.keep(name, value)
         if name not in self.truth:
@@ -104,9 +125,13 @@ class Points:
 
 
 def nudge_array(array: np.ndarray, nudge: int) -> np.ndarray:
-    """Return a copy with each element moved by one unit in the last place, in directions that depend on ``nudge``.
+    """Return a copy of an array with each element moved by one unit in the last place.
 
-    0 moves nothing. An element 0 is exact and is not moved. A number that represents minus infinity remains finite.
+    An element 0 is exact and is not moved. A number that represents minus infinity remains finite.
+
+    Args:
+        array: floating-point numbers.
+        nudge: seed of each element's direction, up or down; 0 moves nothing.
     """
     if not nudge:
         return array.copy()
@@ -117,6 +142,8 @@ def nudge_array(array: np.ndarray, nudge: int) -> np.ndarray:
 
 
 class _Point(torch.autograd.Function):
+    """Autograd function that replaces a tensor in the forward, and its gradient in the backward, at a point."""
+
     @staticmethod
     def forward(ctx, x, points, name):
         ctx.points, ctx.name = points, name
@@ -128,6 +155,8 @@ class _Point(torch.autograd.Function):
 
 
 class _BackwardPoint(torch.autograd.Function):
+    """Autograd function that copies a tensor in the forward, and replaces its gradient at a point."""
+
     @staticmethod
     def forward(ctx, x, points, name):
         ctx.points, ctx.name = points, name
@@ -146,7 +175,7 @@ class OperationWatch(TorchFunctionMode):
         find: returns the operation, or None, given the path of the running module, a torch function and its arguments.
 
     Attributes:
-        paused: whether no operation is named for the moment.
+        paused: whether functions are now called without a name for their results.
     """
 
     def __init__(self, recorder: Any, find: Callable[[str, Callable, tuple], Operation | None]) -> None:

@@ -18,7 +18,7 @@ FUNCTIONS = {
 
 
 class Bfloat16Products(TorchFunctionMode):
-    """Inside the ``with`` block, only the functions of these products run under torch's autocast.
+    """Inside the ``with`` block, only some kinds of matrix products run under torch's autocast to bfloat16.
 
     Plain autocast would also use bfloat16 for other operations. Its lists of operations differ between CPU and GPU and
     between releases, and include layer norm and softmax on a CPU. This mode casts the result of a product back to
@@ -43,15 +43,23 @@ class Bfloat16Products(TorchFunctionMode):
         return self._product(function, *args, **(kwargs or {}))
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the output of a linear layer, with its product in bfloat16 and its bias added in float32."""
         product = self._product(torch.nn.functional.linear, x, weight)
         return product if bias is None else product + bias
 
     def _product(self, function: Any, *args: torch.Tensor) -> torch.Tensor:
+        """Return the product of tensors that ``function`` computes in bfloat16, in the dtype of the first tensor."""
         with torch.autocast(self.device, torch.bfloat16, cache_enabled=False):
             product = function(*args)
         return product.to(args[0].dtype)
 
 
 def use_precision(dtype: str, products: Sequence[str], device: torch.device) -> contextlib.AbstractContextManager:
-    """Inside the ``with`` block, compute the products of a run in bfloat16 if its dtype is ``bfloat16``."""
+    """Return a context manager that computes a run's products in bfloat16 if its dtype is ``bfloat16``.
+
+    Args:
+        dtype: dtype of the run. Any dtype except ``bfloat16`` changes nothing.
+        products: kinds of products, which are keys of :data:`FUNCTIONS`.
+        device: device of the run.
+    """
     return Bfloat16Products(products, device.type) if dtype == "bfloat16" else contextlib.nullcontext()

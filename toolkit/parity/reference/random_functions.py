@@ -14,17 +14,22 @@ from toolkit.parity.reference.recorder import Recorder, requested_shape, request
 
 @contextlib.contextmanager
 def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
-    """Inside the ``with`` block, torch's random functions and methods use the recorder's draws.
+    """Inside the ``with`` block, replace torch's random functions and methods by functions that use recorded draws.
 
-    The draws are normal numbers, numbers between 0 and 1, or indices by weight. Functions of other distributions, such
-    as ``poisson``, remain torch's.
+    The draws are standard normal numbers, uniform numbers between 0 and 1, or indices by weight (``multinomial``).
+    Functions of other distributions, such as ``poisson``, remain torch's.
+
+    Args:
+        recorder: recorder of the run, which names the draws and has their values.
     """
     uniform, normal = recorder.draws.uniform, recorder.draws.normal
 
     def draw(kind: str, draw_fn: Callable, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
+        """Return the next draw of a kind (``uniform`` or ``normal``) in the running module, as a call requests it."""
         return requested_tensor(draw_fn(recorder.stack.next_name(kind), tuple(shape)), options)
 
     def set_defaults(x: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call's options with the dtype and device of ``x`` as defaults, as in torch's ``_like`` functions."""
         default = x.dtype if x.is_floating_point() else torch.get_default_dtype()
         return {**options, "dtype": options.get("dtype") or default, "device": options.get("device") or x.device}
 
@@ -41,6 +46,7 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
         return draw("normal", normal, input.shape, set_defaults(input, options))
 
     def draw_integers(low: int, high: int, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
+        """Return random integers from ``low`` to ``high`` - 1, which follow from recorded uniform numbers."""
         fractions = uniform(recorder.stack.next_name("uniform"), tuple(shape)).astype(np.float64)
         return requested_tensor((low + np.floor(fractions * (high - low))).astype(np.int64), options)
 
@@ -111,7 +117,7 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
 
 
 def requested_range(bounds: Sequence[int], options: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the smallest number that ``torch.randint`` may return, and the largest number plus 1.
+    """Return the range of a call of ``torch.randint``: the smallest possible number, and the largest number plus 1.
 
     Args:
         bounds: positional arguments before the shape: both bounds or only the upper bound. If ``high`` is a keyword

@@ -19,31 +19,37 @@ from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 from toolkit.parity.reference.points import Keep, Points, to_numpy, values_of
 
-#: Modules that use dropout's result in other operations. Any other module's output is this result.
+#: Path endings of the modules that use dropout's result in other operations. In any other module, this result is the
+#: module's output.
 DROPS_WITHIN = ("self_attention", "feed_forward.dense")
 
 
-#: Attribute of packed sequences' ``batch_sizes`` with their length before packing. A layer passes ``batch_sizes`` on.
+#: Name of the attribute that records the padded length of packed sequences on their ``batch_sizes``. A recurrent layer
+#: passes the same ``batch_sizes`` on to its output.
 TOTAL_LENGTH = "total_length"
 
 
 class Draws:
     """The random draws and discrete choices of R64 by name, which all later runs repeat.
 
+    The first run makes each draw. In later runs, the same name returns the same values.
+
     Attributes:
-        tensors: dropout masks and rotations (from NumPy); LSH buckets with their margins; the signs of ReLU inputs
-            (``relu:``), with the inputs (``input:``).
-        rates: rates of the dropout masks by name.
+        tensors: dropout masks and random numbers; LSH buckets with their margins; the signs of ReLU inputs
+            (``relu:NAME``) with the inputs (``input:NAME``); chosen indices (``choice:NAME``) with their scores
+            (``scores:NAME``).
+        rates: dropout rate of each dropout mask, by the mask's name.
         moved: largest difference of a ReLU's inputs from R64's inputs in all runs so far, by module. Differences in
             float64 are scaled to the units of rounding of float32: unlike a difference in float32, they are not limited
             by the size of the inputs.
-        moved_lowered: ``moved`` for runs in bfloat16.
-        choices_moved: ``moved`` for the scores of discrete choices.
+        moved_lowered: the same differences in runs in bfloat16, by module.
+        choices_moved: largest difference of the scores of discrete choices from R64's scores, in the same units, by
+            module.
         is_lowered: whether the current run is in bfloat16.
 
     Args:
         seed: seed of the draws.
-        step: number of the run; each run has its own draws.
+        step: number of the run in :data:`.evaluation.RUNS`; each run has its own draws.
         is_spilled: whether the tensors are stored on disk.
     """
 
@@ -58,28 +64,38 @@ class Draws:
         self.is_lowered = False
 
     def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
-        """Return a dropout mask: 1 for kept and 0 for dropped elements, uint8."""
+        """Return the dropout mask of a name: 1 for kept and 0 for dropped elements, uint8.
+
+        Args:
+            name: name of the draw, such as ``dropout:encoder.drop``.
+            shape: shape of the mask.
+            p: dropout rate.
+        """
         if name not in self.tensors:
             self.tensors[name] = (self._generator(name).random(shape) >= p).astype(np.uint8)
             self.rates[name] = p
         return self.tensors[name]
 
     def normal(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Return standard normal numbers, float32."""
+        """Return the standard normal numbers of a draw's name, float32, in the given shape."""
         if name not in self.tensors:
             self.tensors[name] = self._generator(name).standard_normal(shape).astype(np.float32)
         return self.tensors[name]
 
     def uniform(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Return uniform numbers between 0 and 1, float32."""
+        """Return the uniform numbers from 0 to 1 of a draw's name, float32, in the given shape."""
         if name not in self.tensors:
             self.tensors[name] = self._generator(name).random(shape, np.float32)
         return self.tensors[name]
 
     def positive(self, draw_name: TensorName, x: torch.Tensor) -> torch.Tensor:
-        """Return the mask of the inputs of a ReLU that are positive in R64.
+        """Return the mask of a ReLU's inputs that are positive in R64, boolean.
 
         An input within rounding of 0 may have either sign in other runs, which would change a whole row of a gradient.
+
+        Args:
+            draw_name: name of the ReLU's signs.
+            x: inputs of the ReLU in this run.
         """
         key, input_name = str(draw_name), str(draw_name._replace(kind="input"))
         module = draw_name.module + draw_name.call
@@ -93,11 +109,11 @@ class Draws:
     def choose(
         self, draw_name: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
     ) -> torch.Tensor:
-        """Return the indices along the last axis that R64 chose by these scores.
+        """Return the indices along the last axis that R64 chose, such as the indices of ``topk``.
 
         Args:
             draw_name: name of the choice.
-            scores: scores of this run, (..., n).
+            scores: scores of this run that decide about the choice, (..., n).
             own: indices that this run would choose, (..., k); R64 uses them.
             is_ordered: whether the order of the indices is part of the choice.
         """
@@ -112,7 +128,14 @@ class Draws:
         return torch.from_numpy(self.tensors[key]).to(own, copy=True)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
-        """Draw ``count`` indices along the last axis with probabilities proportional to ``p``."""
+        """Return ``count`` random indices along the last axis, with probabilities proportional to ``p``.
+
+        Args:
+            name: name of the draw.
+            p: weights of the indices, (..., n).
+            count: number of indices to draw.
+            replacement: whether an index may be drawn several times.
+        """
         if name not in self.tensors:
             shape = (*p.shape[:-1], count, p.shape[-1]) if replacement else tuple(p.shape)
             exponentials = self._generator(name).exponential(size=shape)
@@ -122,7 +145,14 @@ class Draws:
         return torch.from_numpy(self.tensors[name]).to(p.device, copy=True)
 
     def _record_change(self, changes: dict[str, float], module: str, x: torch.Tensor, name: str) -> None:
-        """Update a module's largest change by the difference of ``x`` from R64's tensor of this name."""
+        """Update the largest change of a module by the difference of ``x`` from R64's tensor.
+
+        Args:
+            changes: largest changes by module, in units of rounding of float32.
+            module: module whose change is updated.
+            x: tensor of this run.
+            name: name of R64's tensor in :attr:`tensors`.
+        """
         true_x = torch.from_numpy(self.tensors[name]).to(x)
         difference = torch.where(x.detach() == true_x, 0.0, x.detach() - true_x)  # minus infinity equals itself
         units = torch.finfo(torch.float32).eps / torch.finfo(x.dtype).eps
@@ -130,12 +160,13 @@ class Draws:
         changes[module] = max(changes.get(module, 0.0), math.inf if math.isnan(change) else change)
 
     def _generator(self, name: str) -> np.random.Generator:
+        """Return the generator of a draw, which depends only on the seed, the run and the name."""
         digest = hashlib.sha256(f"{self.seed}:{self.step}:{name}".encode()).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 
 
 class Recorder:
-    """Watches a run of a module: names its draws and outputs, and passes each output to ``keep``.
+    """Watches a run of a model: names its draws and outputs, and passes each output to ``keep``.
 
     Args:
         model: the reference model, or a part of it.
@@ -146,7 +177,9 @@ class Recorder:
         points: points that the output of each module passes through (see :mod:`.points`).
 
     Attributes:
-        recording: whether outputs are kept.
+        stack: the running modules, which name draws and outputs.
+        embedded_output: the embedded input, after the module ``embedding_module`` has run.
+        recording: whether outputs are passed to ``keep``.
         unread: mask of the elements of each output that the loss does not depend on, by name: no gradient reaches them.
             An output that the model itself returns counts as unread. None if this is not recorded.
         read_beside: names of outputs with several tensors whose later tensors the loss depends on.
@@ -177,7 +210,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Inside the ``with`` block, record outputs with hooks and replace torch's random functions by the draws."""
+        """Inside the ``with`` block, record outputs with hooks, and replace torch's random functions by the draws."""
         undo = []
         paths: dict[torch.nn.Module, list[str]] = {}
         for name, module in self.model.named_modules(prefix=self.prefix, remove_duplicate=False):
@@ -202,13 +235,22 @@ class Recorder:
                 restore()
 
     def pass_operation(self, operation: str, x: torch.Tensor) -> torch.Tensor:
-        """Pass the result of an operation of the running module through the points, and return it."""
+        """Pass the result of an operation in the running module through the points, and return their replacement.
+
+        Args:
+            operation: kind of the operation, such as ``dropped``.
+            x: result of the operation.
+        """
         return x if self.points is None else self.points.pass_through(self.stack.next_name(operation), x)
 
     def _watch_reads(self, output_name: str, output: Any) -> None:
-        """Register hooks that record which elements of an output get a gradient.
+        """Register hooks that record in :attr:`unread` the elements of an output that get no gradient.
 
         Packed sequences have no padding, so padding counts as read.
+
+        Args:
+            output_name: name of the output.
+            output: output of a module.
         """
         sequences = first_packed(output)
         tensor = first_tensor(output) if sequences is None else sequences.data
@@ -238,7 +280,11 @@ class Recorder:
             tensor.register_hook(note_gradient)
 
     def _exclude_returned(self, output: Any) -> None:
-        """Leave the outputs that the model returns unread, since its caller may use them in any way."""
+        """Keep the outputs that the model itself returns as unread, since its caller may use them in any way.
+
+        Args:
+            output: output of the whole model.
+        """
         returned_memory = {one.untyped_storage().data_ptr() for one in tensors_in(output)}
         alive = {name: get_tensor() for name, get_tensor in self._own_outputs.items()}
         for name, tensor in alive.items():
@@ -246,21 +292,23 @@ class Recorder:
                 del self._own_outputs[name]
 
     def _values(self, tensor: torch.Tensor) -> np.ndarray:
-        """Return the values of a module's output.
+        """Return the values of a module's output as an array, without a copy if possible.
 
-        If it is the unchanged output of the previous module, often the last child, the result is the same array object,
-        which :class:`.latest.LastMeasurement` recognizes.
+        If the tensor is the unchanged output of the previous module, often the last child, the result is the same array
+        object, which :class:`.latest.LastMeasurement` recognizes.
         """
         if self._latest is None or self._latest[0] is not tensor or self._latest[1] != tensor._version:
             self._latest = tensor, tensor._version, values_of(tensor)
         return self._latest[2]
 
     def keep_embedded_gradient(self) -> None:
-        """Keep the gradient of the embedded input, after the backward."""
+        """Pass the gradient of the embedded input to ``keep``, after the backward."""
         if self.embedded_output is not None and self.embedded_output.grad is not None:
             self.keep(f"gradient:{self.embedding_module}", to_numpy(self.embedded_output.grad))
 
     def _make_pre_hook(self, names: Sequence[str]) -> Callable[[torch.nn.Module, Any, Any], Any]:
+        """Return a pre-hook that enters a module, known by these paths, and passes its input through the points."""
+
         def hook(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
             self.stack.enter(self.stack.choose_name(names))
             points = self.points
@@ -271,6 +319,8 @@ class Recorder:
         return hook
 
     def _make_hook(self, name: str) -> Callable[[torch.nn.Module, Any, Any], Any]:
+        """Return a forward hook that records the output of the module ``name``, and replaces it by the points."""
+
         def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:
             output_name = self.stack.leave()
             if output is None or not self.recording:
@@ -298,12 +348,16 @@ class Recorder:
         return self._apply_dropout(input, p, training and train, tuple(input.shape))
 
     def _dropout_of_channels(self, dimensions, input, p=0.5, training=True, inplace=False):
-        """Drop whole channels. If an axis is missing, it is the batch axis, but for ``dropout2d`` the last axis."""
+        """Drop whole channels, as torch's ``dropout1d``, ``dropout2d`` and ``dropout3d`` do, with a recorded mask.
+
+        An input without one of the axes lacks the batch axis, except that for ``dropout2d`` it lacks the last axis.
+        """
         num_mask_axes = 1 if dimensions != 2 and input.ndim == dimensions + 1 else 2
         mask_shape = tuple(input.shape[:num_mask_axes]) + (1,) * (input.ndim - num_mask_axes)
         return self._apply_dropout(input, p, training, mask_shape)
 
     def _apply_dropout(self, x, p, training, mask_shape):
+        """Return ``x`` after dropout with the recorded mask of ``mask_shape``, in the running module."""
         if not training or p == 0.0:
             return x
         mask = self.draws.mask(self.stack.next_name("dropout"), mask_shape, p)
@@ -333,11 +387,11 @@ def requested_shape(size: Sequence[Any], options: Mapping[str, Any]) -> tuple[in
 
 
 def requested_tensor(draw: np.ndarray, options: Mapping[str, Any]) -> torch.Tensor:
-    """Return a copy of recorded numbers as the result of a function such as ``torch.randn``.
+    """Return recorded numbers as the result of a call of a function such as ``torch.randn``.
 
     Args:
-        draw: the recorded numbers.
-        options: keyword arguments of the call; ``dtype``, ``device``, ``out`` and ``requires_grad`` count.
+        draw: the recorded numbers, which are copied.
+        options: keyword arguments of the call. ``dtype``, ``device``, ``out`` and ``requires_grad`` are used.
     """
     dtype = options.get("dtype") or torch.get_default_dtype()
     tensor = torch.from_numpy(np.asarray(draw)).to(options.get("device"), dtype, copy=True)
@@ -347,7 +401,7 @@ def requested_tensor(draw: np.ndarray, options: Mapping[str, Any]) -> torch.Tens
 
 
 def tensors_in(output: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an output, at any depth."""
+    """Yield all tensors in an output of a module, at any depth of tuples, lists and mappings."""
     if isinstance(output, torch.Tensor):
         yield output
     else:
@@ -356,9 +410,9 @@ def tensors_in(output: Any) -> Iterator[torch.Tensor]:
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
-    """Return the tensor of a module's output that is compared: the output or its first tensor; None without a tensor.
+    """Return the tensor of a module's output that is compared: its first tensor, or None without a tensor.
 
-    Packed sequences are padded, (B, T, D), as Paddle's layers return them.
+    Packed sequences are returned as a padded tensor, (B, T, D), as Paddle's layers return them.
     """
     if isinstance(output, torch.Tensor):
         return output
@@ -368,7 +422,7 @@ def first_tensor(output: Any) -> torch.Tensor | None:
 
 
 def first_packed(output: Any) -> PackedSequence | None:
-    """Return the packed sequences that an output is, or that come first in it; None if there are none."""
+    """Return the packed sequences that are a module's output or its first part; None if there are none."""
     if isinstance(output, PackedSequence):
         return output
     first = next((value for value in parts_of(output) if isinstance(value, (torch.Tensor, PackedSequence))), None)
@@ -376,18 +430,26 @@ def first_packed(output: Any) -> PackedSequence | None:
 
 
 def pad_packed(sequences: PackedSequence) -> torch.Tensor:
-    """Return packed sequences as a tensor with zeros for padding, (B, T, D), as long as before they were packed."""
+    """Return packed sequences as a tensor with zeros for padding, (B, T, D).
+
+    T is the length that the sequences had before they were packed.
+    """
     length = getattr(sequences.batch_sizes, TOTAL_LENGTH, None)
     return pad_packed_sequence(sequences, batch_first=True, total_length=length)[0]
 
 
 def padding_of(sequences: PackedSequence) -> np.ndarray:
-    """Return the mask of the padding that packed sequences get in a padded tensor, boolean, (B, T, D)."""
+    """Return the mask of the padding that packed sequences get in :func:`pad_packed`, boolean, (B, T, D)."""
     return (pad_packed(sequences._replace(data=torch.ones_like(sequences.data))) == 0).numpy(force=True)
 
 
 def packed_like(tensor: torch.Tensor, sequences: PackedSequence) -> PackedSequence:
-    """Pack a padded tensor, (B, T, D), with the lengths of other packed sequences (see :func:`pad_packed`)."""
+    """Return a padded tensor as packed sequences with the lengths of other packed sequences.
+
+    Args:
+        tensor: padded sequences, (B, T, D).
+        sequences: packed sequences with the lengths.
+    """
     lengths = pad_packed_sequence(sequences, batch_first=True)[1]
     return sequences._replace(data=pack_padded_sequence(tensor, lengths, True, enforce_sorted=False).data)
 
@@ -412,9 +474,14 @@ def record_lengths() -> Iterator[None]:
 def with_input(
     args: tuple, kwargs: dict[str, Any], change: Callable[[torch.Tensor], torch.Tensor]
 ) -> tuple[tuple, dict[str, Any]]:
-    """Change all arguments of a module that are its first argument, if this is a tensor with a gradient.
+    """Return a module's arguments with the first argument changed, if it is a tensor with a gradient.
 
-    An attention may get its input as query, key and value.
+    Other arguments that are the same tensor are changed, too: an attention may get its input as query, key and value.
+
+    Args:
+        args: positional arguments of the module.
+        kwargs: keyword arguments of the module.
+        change: returns the changed tensor, given the tensor.
     """
     first = next(iter((*args, *kwargs.values())), None)
     if not isinstance(first, torch.Tensor) or not first.requires_grad:
@@ -425,7 +492,12 @@ def with_input(
 
 
 def with_tensor(output: Any, tensor: torch.Tensor) -> Any:
-    """Return a module's output with its first tensor replaced."""
+    """Return a module's output with its first tensor replaced.
+
+    Args:
+        output: output of the module.
+        tensor: replacement; padded, (B, T, D), for packed sequences.
+    """
     if isinstance(output, torch.Tensor):
         return tensor
     sequences = first_packed(output)
@@ -436,12 +508,18 @@ def with_tensor(output: Any, tensor: torch.Tensor) -> Any:
 
 
 def has_replaceable_tensor(output: Any) -> bool:
-    """Return whether :func:`with_tensor` can replace the output's tensor: not in the output class of a model."""
+    """Return whether :func:`with_tensor` can replace the first tensor of an output: a tensor or a tuple."""
     return isinstance(output, (torch.Tensor, tuple))
 
 
 def set_attribute(owner: Any, name: str, value: Any) -> Callable[[], None]:
-    """Set an attribute, and return a function that restores it."""
+    """Set an attribute of an object, and return a function that restores the previous value.
+
+    Args:
+        owner: object, class or module with the attribute.
+        name: name of the attribute.
+        value: new value.
+    """
     has_own, previous = name in vars(owner), getattr(owner, name)
     setattr(owner, name, value)
     return lambda: setattr(owner, name, previous) if has_own else delattr(owner, name)

@@ -14,7 +14,15 @@ from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
-    """Return the noise of the runs of ``remeasure-runs.json`` by name. They are numbered after the job's runs."""
+    """Return the noise of further runs of the reference, as a record of each tensor by name.
+
+    ``reference/remeasure-runs.json`` has the number of further runs by dtype. Their numbers, which determine the
+    nudges, follow the numbers of the job's own runs.
+
+    Args:
+        job: job that both workers have run.
+        folder: folder of the job.
+    """
     step = make_step(job, folder)
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     step.run("float64", keep_nothing)  # sets the buckets and signs of all other runs

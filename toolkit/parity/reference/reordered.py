@@ -18,14 +18,19 @@ from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-#: Torch's function. While a user's model runs, ``torch.randint`` uses recorded draws.
+#: torch's own function. While a user's model runs, ``torch.randint`` is replaced by recorded draws.
 randint = torch.randint
 
 
 def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
-    """Compute torch's decomposition with the same roundings, in little memory.
+    """Return the log-softmax with the roundings of torch's decomposition, in less memory.
 
     The scores of a large vocabulary need half a gigabyte.
+
+    Args:
+        x: scores.
+        dim: axis of the softmax.
+        half_to_float: argument of torch's operation, which is not used.
     """
     x = x.contiguous()
     if not x.numel():
@@ -35,12 +40,19 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
 
 
 def _log_softmax_backward(gradient: torch.Tensor, output: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """Compute torch's decomposition of the backward with the same roundings, in little memory."""
+    """Return the gradient of a log-softmax with the roundings of torch's decomposition, in less memory.
+
+    Args:
+        gradient: gradient of the output.
+        output: output of the log-softmax.
+        dim: axis of the softmax.
+        dtype: argument of torch's operation, which is not used.
+    """
     correction = output.exp().mul_(gradient.sum(dim, keepdim=True))
     return torch.sub(gradient, correction, out=correction)
 
 
-#: Decompositions of kernels that contain a sum.
+#: By each kernel that contains a sum: a function that computes the same from elementary operations, with separate sums.
 DECOMPOSITIONS = {
     **get_decompositions(
         [aten._softmax, aten._softmax_backward_data, aten.native_layer_norm, aten.native_layer_norm_backward]
@@ -50,14 +62,17 @@ DECOMPOSITIONS = {
 }
 
 
-#: Products with more than LARGE elements are added ROWS rows at a time.
+#: The two parts of a product with more than LARGE elements are added ROWS rows at a time.
 LARGE, ROWS = 2**26, 4096
 
 
 class ReorderedSums(TorchDispatchMode):
     """Inside the ``with`` block, float64 sums, products of matrices, softmax and layer norm add in another order.
 
-    This holds for the forward and the backward. The order depends on ``seed``.
+    This holds for the forward and the backward.
+
+    Args:
+        seed: seed of the index at which each sum is cut in two.
     """
 
     def __init__(self, seed: int) -> None:
@@ -91,7 +106,13 @@ class ReorderedSums(TorchDispatchMode):
         return function(*args, **kwargs)
 
     def _product(self, multiply: Callable, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Return the product of matrices (..., M, K) and (..., K, N)."""
+        """Return a product of matrices whose sums are cut in two.
+
+        Args:
+            multiply: torch's operation for the product.
+            first: matrices (..., M, K).
+            second: matrices (..., K, N).
+        """
         cut = self._cut(first.shape[-1])
         if cut is None or not first.numel():  # without rows, such as the input of an expert without tokens
             return multiply(first, second)
@@ -106,6 +127,7 @@ class ReorderedSums(TorchDispatchMode):
         return product
 
     def _sum(self, terms: torch.Tensor, dim: int, keepdim: bool) -> torch.Tensor:
+        """Return the sum of ``terms`` along the axis ``dim``, computed in two parts."""
         length = terms.shape[dim]
         cut = self._cut(length)
         if cut is None:
@@ -113,7 +135,7 @@ class ReorderedSums(TorchDispatchMode):
         return terms.narrow(dim, cut, length - cut).sum(dim, keepdim).add_(terms.narrow(dim, 0, cut).sum(dim, keepdim))
 
     def _cut(self, length: int) -> int | None:
-        """Return the index that cuts a sum of ``length`` terms in two; None if it has no other order."""
+        """Return the index that cuts a sum of ``length`` terms in two; None if the sum has no other order."""
         if length <= 2:
             return None
         if self._shared_cut:

@@ -39,37 +39,43 @@ from toolkit.parity.reference.step import make_step
 
 aten = torch.ops.aten
 
-#: Ratio of the move by the rounding of a constant to a tensor's difference. A larger ratio refutes the rounding.
+#: Ratio of a tensor's move by rounded constants to the tensor's difference between port and R64. A larger ratio shows
+#: that the port does not round these constants.
 MIN_RATIO = 8.0
-#: Largest number of runs of the reference. Constants that are not tested then count as not refuted.
+#: Largest number of runs of the reference. Constants that these runs do not test count as rounded by the port.
 MAX_RUNS = 100
-#: Epsilons of norms in the reference's code, by their float32 roundings, which R64 uses. A port that computes a norm
-#: without Paddle's kernel has the exact epsilon.
+#: Exact epsilon of each norm layer in the reference's code, by the epsilon rounded to float32, which R64 uses. A port
+#: that computes a norm layer without Paddle's kernel has the exact epsilon.
 EXACT_EPSILONS: dict[float, float] = {}
-#: Number that the backward of Paddle's norm adds to the norm.
+#: Number that the backward of Paddle's vector norm adds to the norm.
 NORM_EPSILON = 1e-12
-#: Operations that compute a norm, with the index of the argument that is the norm's order.
+#: By the name of each operation that computes a vector norm: the index of the argument with the norm's order.
 NORMS = {"linalg_vector_norm": 1, "norm": 1, "dist": 2}
-#: Names of the autograd nodes of a norm's own backward, without their trailing digits.
+#: Names of the autograd nodes that compute the backward of a vector norm, without their trailing digits.
 NORM_BACKWARDS = ("LinalgVectorNormBackward", "NormBackward", "DistBackward")
-#: Operations whose numbers are not rounded, because they only move, select or compare elements.
+#: Prefixes of the operations whose constants are not rounded, because they only move, select or compare elements.
 EXEMPT = ("full", "fill", "masked_fill", "constant_pad", "arange", "scalar_tensor", "where", "lt", "gt", "le", "ge")
-#: Operations that Paddle multiplies by 1 over the number of elements in a window.
+#: Backwards of average pools, whose result Paddle multiplies by 1 over the number of elements in a window.
 POOL_BACKWARDS = (
     *("avg_pool2d_backward", "avg_pool3d_backward"),
     *("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"),
 )
 #: The slope of Paddle's hard sigmoid, 0.1666667 in float32.
 HARD_SLOPE = float(np.float32(0.1666667))
+#: torch's names of the interpolations whose weights Paddle computes partly in float32.
 INTERPOLATIONS = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 
 
 def run(job: Job, folder: Path) -> RoundedConstants:
-    """Return how far each tensor moves from R64 if the constants that the port may round are rounded.
+    """Return how far each tensor moves from R64 if the reference rounds the constants that the port may round.
 
     A tensor of the port refutes a group of constants if it agrees with R64 although their rounding would move it. This
     does not hold if the moves of all constants cancel. A refuted group is halved, down to a single constant that the
     port stores in float64.
+
+    Args:
+        job: job of a pair that both workers have run.
+        folder: folder of the job, with the port's errors in ``constants-measured.json``.
     """
     step = make_step(job, folder)
     truth = TensorFile(folder / "reference" / "float64.safetensors")
@@ -78,6 +84,7 @@ def run(job: Job, folder: Path) -> RoundedConstants:
     step.evaluate(keep_nothing)
 
     def measure_moves(rounding: ConstantRounding) -> dict[str, TensorRecord]:
+        """Return the distance from R64 of each tensor that a run with rounded constants has, by name."""
         records = {name: TensorRecord(shape=[]) for name in truth}
 
         def run_rounded(dtype: str, number: int, nudge: int, measure: Keep) -> None:
@@ -89,6 +96,7 @@ def run(job: Job, folder: Path) -> RoundedConstants:
         return {name: record for name, record in records.items() if record.noise}
 
     def is_refuted(moves: Mapping[str, TensorRecord]) -> bool:
+        """Return whether a tensor of the port is much nearer to R64 than rounding of these constants would move it."""
         is_beyond = (
             min(_size(moves[name]), _size(all_moves[name])) > MIN_RATIO * max(limits)
             for name, limits in limits_by_name.items()
@@ -119,11 +127,16 @@ def run(job: Job, folder: Path) -> RoundedConstants:
 
 
 def _size(record: TensorRecord) -> float:
+    """Return the RMS by which a run with rounded constants has moved a tensor; 0 if it was not measured."""
     return record.noise["float64"][0] or 0.0
 
 
 def _add_groups(groups: Sequence[Mapping[str, TensorRecord]]) -> dict[str, TensorRecord]:
-    """Return the sum of the moves by several groups of constants as the noise of each tensor."""
+    """Return the sum of the moves by several groups of constants, as float64 noise of each tensor by name.
+
+    Args:
+        groups: for each group of constants, the moves of the tensors by name.
+    """
 
     def total(numbers: Sequence[float | None]) -> dict[str, list[float | None]]:
         return {"float64": [None if None in numbers else sum(filter(None, numbers))]}
@@ -141,18 +154,24 @@ def _add_groups(groups: Sequence[Mapping[str, TensorRecord]]) -> dict[str, Tenso
 
 
 def split_constants(keys: Sequence[str]) -> list[Sequence[str]]:
-    """Return a list of constants and both of its halves, because the effects of two constants may cancel."""
+    """Return the groups of constants for traced runs: all constants, and two halves of them.
+
+    The effects of two constants may cancel in a run with both of them.
+
+    Args:
+        keys: keys of the constants (:attr:`ConstantRounding.descriptions`).
+    """
     return [keys, keys[::2], keys[1::2]] if len(keys) > 1 else [keys]
 
 
 class Norm(NamedTuple):
-    """A norm that a run has computed.
+    """A vector norm that a run has computed, which its backward needs again.
 
     Attributes:
-        order: order of the norm.
-        held_order: order that this run uses.
-        place: source line that computes the norm.
-        floor: number that replaces a smaller norm, as in `normalize`; 0 without such a number.
+        order: order of the norm in the reference's code, such as 2.0.
+        held_order: order that this run uses, perhaps rounded to float32.
+        place: source line that computes the norm; None if it is not known.
+        floor: number that replaces a smaller norm, as the ``eps`` of ``normalize``; 0 without such a number.
     """
 
     order: float
@@ -165,10 +184,11 @@ class ConstantRounding(TorchDispatchMode):
     """Inside the ``with`` block, float64 operations use constants that are rounded to float32.
 
     Args:
-        keys: keys of the constants to round; None for all.
+        keys: keys of the constants to round; None for all constants.
 
     Attributes:
-        descriptions: ``operation constant (file.py:LINE)`` of each constant, by its key.
+        descriptions: text for the report on each rounded constant, by its key, such as ``elu 1.67326 (model.py:12)``.
+            The key has the operation, the constant and its source line.
     """
 
     def __init__(self, keys: Collection[str] | None = None) -> None:
@@ -196,6 +216,7 @@ class ConstantRounding(TorchDispatchMode):
             self._caller = None
 
     def _compute(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        """Return the result of a dispatched operation, with its constants rounded as Paddle's kernel rounds them."""
         name = function.overloadpacket.__name__
         inputs = [tensor for tensor in args if isinstance(tensor, torch.Tensor)]
         if name.startswith(EXEMPT) or not any(tensor.dtype == torch.float64 for tensor in inputs):
@@ -230,7 +251,7 @@ class ConstantRounding(TorchDispatchMode):
         return result
 
     def _pool_backward(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
-        """Compute the backward of an average pool, which Paddle multiplies by 1 / count in float32."""
+        """Return the gradient of an average pool, which Paddle multiplies by 1 / count in float32."""
         counts = _counts(name, *args)
         factors = (1 / counts).astype(np.float32) * counts
         least = 1 / float(counts.max())
@@ -239,7 +260,7 @@ class ConstantRounding(TorchDispatchMode):
         return function(args[0] * torch.from_numpy(factors).to(args[0]), *args[1:], **kwargs)
 
     def _hardsigmoid(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
-        """Compute the hard sigmoid or its backward with Paddle's slope instead of 1 / 6."""
+        """Return the hard sigmoid, or its gradient, with Paddle's slope instead of 1 / 6."""
         if not self._rounds(name, HARD_SLOPE, f"{name.strip('_')} {HARD_SLOPE:.6g}"):
             return function(*args, **kwargs)
         if name.endswith("_backward"):  # torch's backward also has 1 / 6 in float32
@@ -248,12 +269,18 @@ class ConstantRounding(TorchDispatchMode):
         return args[0].copy_(result) if name.endswith("_") else result
 
     def _round_all(self, name: str, arguments: Any) -> Any:
+        """Return an operation's arguments with each float rounded if this run rounds it (:meth:`_round`)."""
         return tree_map(lambda value: self._round(name, value) if isinstance(value, float) else value, arguments)
 
     def _round(self, name: str, constant: float) -> float:
-        """Return a constant of an operation, rounded if this run rounds it.
+        """Return a constant of an operation, rounded to float32 if this run rounds it.
 
-        The epsilon of a norm is already rounded. The result is the exact epsilon if this run changes it.
+        The epsilon of a norm layer is already rounded. For such an epsilon, the result is the exact epsilon if this run
+        changes it.
+
+        Args:
+            name: name of the operation.
+            constant: the constant in the operation's arguments.
         """
         if (epsilon := EXACT_EPSILONS.get(constant)) is not None:
             is_exact = self._rounds(name, epsilon, f"the epsilon {epsilon:.6g} of {name.removeprefix('native_')}")
@@ -264,7 +291,7 @@ class ConstantRounding(TorchDispatchMode):
         return rounded_constant if self._rounds(name, constant, f"{name.strip('_')} {constant:.6g}") else constant
 
     def _rounds(self, name: str, constant: float, label: str, place: str | None = None) -> bool:
-        """Return whether this run rounds a constant of an operation, and record the constant's description.
+        """Return whether this run rounds a constant of an operation; if so, record the constant's description.
 
         Args:
             name: name of the operation.
@@ -281,7 +308,7 @@ class ConstantRounding(TorchDispatchMode):
         return True
 
     def _compute_norm(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
-        """Compute a norm. Paddle holds its order and the reciprocal of the order in float32."""
+        """Return a vector norm with its order and the reciprocal of the order in float32, as in Paddle's kernel."""
         number = NORMS[name]
         order = 2.0 if len(args) <= number or args[number] is None else float(args[number])
         held_order = self._round(name, order)
@@ -295,7 +322,7 @@ class ConstantRounding(TorchDispatchMode):
         return result
 
     def _norm_backward(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
-        """Compute an operation of a norm's own backward, sign(x) |x|^(order - 1) / norm^(order - 1)."""
+        """Return the result of an operation in a norm's backward, sign(x) |x|^(order - 1) / norm^(order - 1)."""
         if name == "detach":  # autograd fetches the norm before it computes
             self._norm = self._norms.get(args[0].data_ptr())
         if (norm := self._norm) is None:
@@ -313,7 +340,10 @@ class ConstantRounding(TorchDispatchMode):
         return result / (1 + self._norm_epsilon(norm)) if name == "mul" and norm.order == 1 else result
 
     def _norm_epsilon(self, norm: Norm) -> float:
-        """Return the number that this run adds to a norm in its backward. Paddle's `normalize` has a second epsilon."""
+        """Return the number that this run adds to a norm in its backward.
+
+        Paddle adds :data:`NORM_EPSILON`. Its ``normalize`` also adds the smallest allowed norm.
+        """
         place, extra = norm.place, norm.floor - NORM_EPSILON
         epsilon = 0.0
         if self._rounds("norm_backward", NORM_EPSILON, f"norm's {NORM_EPSILON:g}", place):
@@ -325,13 +355,22 @@ class ConstantRounding(TorchDispatchMode):
     def _weight_norm_backward(
         self, function: Any, gradient: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norm: torch.Tensor, axis: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the gradients of v and g for the weight g v / norm, with the epsilon of the norm's backward."""
+        """Return the gradients of v and g for the weight g v / norm, with Paddle's epsilon.
+
+        Args:
+            function: torch's operation for this backward.
+            gradient: gradient of the weight.
+            v: direction of the weight.
+            g: length of the weight.
+            norm: norm of ``v`` along all axes except ``axis``.
+            axis: axis of ``g``.
+        """
         v_gradient, g_gradient = function(gradient, v, g, norm, axis)
         epsilon = self._norm_epsilon(self._norms[norm.data_ptr()])
         return v_gradient + g_gradient * g * v / norm**2 * (1 - norm / (norm + epsilon)), g_gradient
 
     def _interpolate(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
-        """Interpolate with the weights of Paddle's kernels."""
+        """Return an interpolation, or its gradient, with the weights of Paddle's kernels."""
         operation, is_backward = name.removesuffix("_backward"), name.endswith("_backward")
         x, target_lengths = args[0], args[1]
         lengths, (align_corners, *scales) = (args[2][2:], args[3:]) if is_backward else (x.shape[2:], args[2:])
@@ -351,8 +390,10 @@ class ConstantRounding(TorchDispatchMode):
 class RoundedLossMode(TorchFunctionMode):
     """Inside the ``with`` block, cross entropies of smoothed or soft labels are computed as in Paddle's kernels.
 
+    Soft labels are probabilities of all classes.
+
     Args:
-        constants: decides which constants the run rounds.
+        constants: mode that decides which constants the run rounds.
     """
 
     def __init__(self, constants: ConstantRounding) -> None:
@@ -378,7 +419,10 @@ class RoundedLossMode(TorchFunctionMode):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> torch.Tensor | None:
-        """Return the loss with the constants that this run rounds; None if it rounds no constant."""
+        """Return the cross entropy with the constants that this run rounds; None if it rounds no constant.
+
+        ``place`` is the source line of the call. All other arguments are those of torch's ``cross_entropy``.
+        """
         is_soft = target.is_floating_point()
         classes = 0 if scores.ndim == 1 else 1
         if scores.dtype != torch.float64 or size_average is not None or reduce is not None:
@@ -408,23 +452,31 @@ class RoundedLossMode(TorchFunctionMode):
         return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.sum() / total
 
     def _rounds(self, name: str, constant: float, place: str | None) -> bool:
+        """Return whether this run rounds a constant of a loss, as in :meth:`ConstantRounding._rounds`."""
         return self.constants._rounds(name, constant, f"{name} {constant:.6g}", place)
 
     def _ignores_total(self, labels: torch.Tensor, place: str | None) -> bool:
-        """Return whether the gradient is computed as if rounded probabilities (..., classes) summed to 1."""
+        """Return whether the gradient is to be computed as if rounded probabilities summed to 1.
+
+        Args:
+            labels: probabilities, (..., classes).
+            place: source line of the loss.
+        """
         missing = float((1 - labels.detach().sum(-1)).abs().max()) if labels.numel() else 0.0
         is_rounding = 0 < missing <= labels.shape[-1] * float(np.finfo(np.float32).eps)
         return is_rounding and self._rounds("total_of_labels", 1.0, place)
 
 
 def _is_norm_backward() -> bool:
-    """Return whether the own backward of a norm is running."""
+    """Return whether autograd is now computing the backward of a vector norm."""
     node = torch._C._current_autograd_node()
     return node is not None and type(node).__name__.rstrip("0123456789") in NORM_BACKWARDS
 
 
 def _counts(name: str, gradient: torch.Tensor, x: torch.Tensor, *options: Any) -> np.ndarray:
-    """Return the number of elements in each window of an average pool, in the shape of the windows or as one number.
+    """Return the number of elements in each window of an average pool.
+
+    The result has the shape of the windows along the pooled axes, or is one number.
 
     Args:
         name: name of the pool's backward.
@@ -447,7 +499,7 @@ def _counts(name: str, gradient: torch.Tensor, x: torch.Tensor, *options: Any) -
 
 
 def _for_axes(option: Sequence[int], num_axes: int) -> Sequence[int]:
-    """Return a pool's option for each axis."""
+    """Return a pool's option as a sequence with one number for each axis; a single number is repeated."""
     return option if len(option) == num_axes else [*option] * num_axes
 
 

@@ -40,23 +40,31 @@ from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Poi
 from toolkit.parity.reference.precision import use_precision
 from toolkit.parity.reference.recorder import Draws, Recorder
 
+#: torch's dtype of each run without mixed precision, by the name of the dtype.
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-#: Storage dtype of a run's tensors. Only the products of a run in bfloat16 use another dtype.
+#: Dtype of a run's weights and activations, by the name of the run's dtype. A run in ``bfloat16`` stores float32, and
+#: only its products compute in bfloat16.
 STORAGE_DTYPES = {**DTYPES, "bfloat16": torch.float32}
-#: Names of the outputs of the heads, in addition to the loss.
+#: Attributes of a model's output that hold scores. Each head has one or two of them.
 LOGITS = ("logits", "start_logits", "end_logits")
 
-#: Names of the files in the job folder that both workers read.
+#: Stems of the safetensors files in the job folder that both workers read.
 INPUT_FILES = ("weights", "batch", "labels")
 
-#: Elements of a weight that are nudged at a time, each piece with the same draws. The largest matrix has 3 * 10^8.
+#: Number of elements of a weight that are nudged at a time. All pieces use the same draws, since the largest matrix has
+#: 3 * 10^8 elements.
 PIECE = 2**20
-#: A quarter of bfloat16's unit in the last place, in units of float32.
+#: A quarter of bfloat16's unit in the last place, as a number of float32's units in the last place.
 QUARTER = 2**14
 
 
 def make_step(job: Job, folder: Path) -> Step:
-    """Create the step of the job's family, with the job's weights and batch."""
+    """Return the step of the job's family, with the weights and the batch of the job folder.
+
+    Args:
+        job: content of the job folder's ``job.json``.
+        folder: folder of the job.
+    """
     kind = family_part(job.model, "reference").STEP
     weights, *others = (folder / f"{name}.safetensors" for name in INPUT_FILES)
     read: Callable[[Path], Mapping[str, np.ndarray]] = TensorFile if job.brief else files.read_tensors
@@ -67,35 +75,46 @@ def make_step(job: Job, folder: Path) -> Step:
 
 
 class Step:
-    """A reference model with its weights and a batch.
+    """A training step of a reference model with its weights and a batch, which can run several times.
 
-    Subclasses define the class of each head, and the changes for a clean run.
+    Subclasses define the class of each head, and the changes of the reference for a clean run, which stays in float64
+    and uses plain autograd (``toolkit/parity/README.md``, "How the reference is run").
 
     Attributes:
-        uses_reference_backward: whether the port recomputes layers from rounded streams, as the reference's own
-            backward does.
-        draws: draws of each run of :data:`.evaluation.RUNS`. The first run makes them, and later runs repeat them.
+        uses_reference_backward: whether the port recomputes layers from rounded residual streams, as the reference's
+            own reversible backward does.
+        draws: draws of each run of :data:`.evaluation.RUNS`, by the run's name. R64 makes them, and later runs repeat
+            them.
         leaks: source locations where the last run would have computed in float32 although the model is float64.
         narrowings: source locations where R64 still computed in less than float64.
-        saturation: share of R64's rows that are saturated, by attention module (see :class:`SaturationWatch`).
-        reads_without_padding: whether the port's run evaluates texts without padding that changes nothing.
+        saturation: share of R64's attention rows that are saturated, by attention module (see
+            :class:`SaturationWatch`).
+        reads_without_padding: whether the port's run evaluates short texts without the padding that does not change
+            their results.
         is_narrowed: whether the port may omit the positions that the head does not read (``narrowed_heads``).
-        saturated: number of rows of the last run with every attention score masked, if the softmax had to be fixed.
+        saturated: number of attention rows of the last run whose scores are all masked, if the softmax had to be fixed.
+
+    Args:
+        job: settings of the step.
+        weights: float32 weights by the reference's parameter names.
+        batch: batch of the step, by the names of the model's inputs.
+        labels: labels and other inputs of the examples of an update, by name.
     """
 
-    #: Class of the reference for each head.
+    #: Class of the reference model for each head, by the head's name.
     heads: ClassVar[Mapping[str, type]] = {}
-    #: Path of the module whose output is the embedded input.
+    #: Dotted path of the module whose output is the embedded input, and whose gradient is compared.
     embedded = ""
-    #: Whether the step is a forward in evaluation mode, and trains nothing.
+    #: Whether the step is only a forward in evaluation mode, without a backward.
     forward_only = False
-    #: Elements of R64's outputs that the loss does not depend on (:attr:`.recorder.Recorder.unread`); only for pairs.
+    #: Mask of the elements of each of R64's outputs that the loss does not depend on, by the output's name
+    #: (:attr:`.recorder.Recorder.unread`); None except for pairs.
     unread: dict[str, np.ndarray] | None = None
-    #: Whether each gradient is dropped as soon as it is kept. The gradients of a model are as large as the model.
+    #: Whether the memory of each gradient is freed as soon as ``keep`` has the gradient, to save the size of the model.
     drops_gradients = False
-    #: Second names of a parameter in the reference's own ``state_dict``.
+    #: Name of each tied parameter, by its second name in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
-    #: Heads that read only some positions, so that the port may omit the others.
+    #: Names of the heads that read only some positions, so that the port may omit the others.
     narrowed_heads: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
@@ -134,42 +153,60 @@ class Step:
         self.saturation: dict[str, float] = {}
 
     def build(self, job: Job) -> torch.nn.Module:
-        """Create the model of the job's head."""
+        """Return a newly created reference model of the job's head and configuration."""
         return self.heads[job.head](self.configuration(job.config))
 
     def evaluated_unit(self) -> int:
-        """Return the number that the length of a text must be a multiple of in evaluation."""
+        """Return the number of tokens that the length of each text in an evaluation must be a multiple of."""
         return 1
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
-        """Return the model's output, with its ``loss`` if the inputs have labels."""
+        """Return the model's output, which has the attribute ``loss`` if the inputs have labels.
+
+        Args:
+            inputs: tensors by the names of the model's arguments.
+        """
         return self.model(**inputs)
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Return the batch of each evaluation, by the evaluation's name."""
+        """Return the batch of each evaluation, by the evaluation's name such as ``shorter``."""
         return build_batches(self._inputs(), self.config, self.reads_without_padding, self.evaluated_unit())
 
     def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
-        """Return whether an evaluation has a loss."""
+        """Return whether the model computes a loss for this batch of an evaluation."""
         return is_scored(batch)
 
     def configuration(self, keys: Mapping) -> object:
-        """Create the reference's configuration object from its keys."""
+        """Return the configuration object of the reference's model class.
+
+        Args:
+            keys: Hugging Face's configuration keys and their values.
+        """
         raise NotImplementedError
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return the constants that the reference computes in addition to its parameters. The port gets them, too."""
+        """Return the constants that the reference computes in addition to its parameters, by name.
+
+        An example is CTRL's position table. The port gets these constants, too.
+        """
         return {}
 
     def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
-        """Return the part of a checkpoint's position table that texts of the job's length use in evaluation mode.
+        """Return the part of a checkpoint's position table that evaluation uses for texts of the job's length, by name.
 
-        The result is empty if the job has not cut the table. ``model`` is the model of the whole checkpoint.
+        The result is empty if the job uses the whole table.
+
+        Args:
+            model: model of the whole checkpoint, in evaluation mode.
         """
         return {}
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
-        """Return the facts about R64 that the verdict needs, in addition to its tensors."""
+        """Return the properties of R64 that the verdict needs in addition to the tensors.
+
+        Args:
+            records: record of each of R64's tensors, by name.
+        """
         norms = {name: m for name, m in self.model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
         return ReferenceFacts(
             epsilons={name: norm.eps for name, norm in norms.items()},
@@ -180,19 +217,28 @@ class Step:
         )
 
     def _collect_changes(self, get_changes: Callable[[Draws], Mapping[str, float]]) -> dict[str, float]:
+        """Return the largest changes of ReLU inputs by rounding in all runs, by module.
+
+        The names of all runs except the training step have the run in front, such as ``shorter/encoder.act``.
+
+        Args:
+            get_changes: returns the changes that the draws of a run have recorded, by module.
+        """
         changes = ((run, get_changes(draws)) for run, draws in self.draws.items())
         return {name_in_run(run, name): change for run, by_name in changes for name, change in by_name.items()}
 
     @property
     def notes(self) -> list[Note]:
-        """The changes that make the reference compute the model's definition, if its code differs from it."""
+        """Notes for the report on changes of the reference, if its code differs from the model's definition."""
         return []
 
     def load(self, dtype: str, nudge: int = 0) -> None:
-        """Load the weights into the model, and nudge them.
+        """Load the weights into the model in the dtype of a run, and nudge them if requested.
+
+        To nudge a weight is to move it by a few units in the last place, up or down at random.
 
         Args:
-            dtype: dtype of the run.
+            dtype: dtype of the run: ``float64``, ``float32`` or ``bfloat16``.
             nudge: 0 for unchanged weights. Any other number moves each weight by one unit in the last place of
                 ``dtype``, up or down by a draw that depends on the number. In bfloat16, it moves only the weights of
                 linear layers, by a quarter of bfloat16's unit, so that some of them are rounded up instead of down.
@@ -213,31 +259,39 @@ class Step:
         self.model.to(device=self.device)
 
     def _find_nudged_weights(self) -> set[str]:
-        """Return the names of the weights that a nudge moves."""
+        """Return the names of the weights that a nudge moves: all, or in bfloat16 only the weights of linear layers."""
         if self.dtype != "bfloat16":
             return set(self.weights)
         layers = (name for name, layer in self.model.named_modules() if isinstance(layer, torch.nn.Linear))
         return {f"{name}.weight" for name in layers}
 
     def in_precision(self) -> contextlib.AbstractContextManager:
-        """Use the precision of the last :meth:`load` inside the ``with`` block."""
+        """Return a context manager that computes in the dtype of the last :meth:`load` inside the ``with`` block."""
         return use_precision(self.dtype, self.lowered, self.device)
 
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, has_hooks: bool = True) -> None:
-        """Load the weights and run forward and backward.
+        """Load the weights, and run the forward and the backward of the training step once.
 
         Args:
-            dtype: dtype of the run.
-            keep: called with the name and value of each output, of the loss, the scores and each gradient.
-            nudge: number of the nudge, as in :meth:`load`.
+            dtype: dtype of the run: ``float64``, ``float32`` or ``bfloat16``.
+            keep: called with the name and value of each module output, the loss, the scores and each gradient.
+            nudge: number of the nudge of the weights, as in :meth:`load`; 0 for unchanged weights.
             plain: whether gradients are computed by plain autograd, even if the reference has its own backward.
-            has_hooks: whether outputs are kept, too. Otherwise only the loss and the gradients are kept.
+            has_hooks: whether hooks pass the outputs of modules to ``keep``, too. Otherwise ``keep`` gets only the loss
+                and the gradients.
         """
         self.load(dtype, nudge)
         self.forward_and_backward(keep, nudge, plain, has_hooks)
 
     def forward_and_backward(self, keep: Keep, nudge: int = 0, plain: bool = True, has_hooks: bool = True) -> None:
-        """Run forward and backward with the current parameters (see :meth:`run`)."""
+        """Run the forward and the backward with the parameters that the model has now.
+
+        Args:
+            keep: called with the name and value of each module output, the loss, the scores and each gradient.
+            nudge: number of the nudge that :meth:`load` has applied; 0 for unchanged weights.
+            plain: whether gradients are computed by plain autograd, as in :meth:`run`.
+            has_hooks: whether hooks pass the outputs of modules to ``keep``, too, as in :meth:`run`.
+        """
         self.model.train(not self.forward_only)
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws[TRAINING], keep, embedding_module=self.embedded)
@@ -273,7 +327,11 @@ class Step:
                 keep(f"gradient:{name}", to_numpy(parameter.grad))
 
     def _drop_gradients(self, keep: Keep) -> list[RemovableHandle]:
-        """Register hooks that keep the gradient of each parameter when it is complete, and then drop it."""
+        """Register hooks that pass each parameter's complete gradient to ``keep``, and then free its memory.
+
+        Returns:
+            the handles that remove the hooks.
+        """
 
         def keep_and_drop(name: str, parameter: torch.nn.Parameter) -> None:
             assert parameter.grad is not None
@@ -287,18 +345,29 @@ class Step:
         ]
 
     def sort_records(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
-        """Return the records of a run, with the gradients in the order of their parameters' use."""
+        """Return the records of a run's tensors by name, with gradients in the order of their parameters' use."""
         return dict(records)
 
     def backward(self, output: Any, keep: Keep) -> None:
-        """Keep the loss, and compute the gradients."""
+        """Pass the loss to ``keep``, and compute the gradients of the parameters.
+
+        Args:
+            output: output of the model with its loss.
+            keep: called with ``loss`` and its value.
+        """
         if output.loss is not None:
             keep("loss", to_numpy(output.loss))
         if not self.forward_only:
             output.loss.backward()
 
     def trace(self, dtype: str, points: Points, nudge: int = 0) -> None:
-        """Run the step with the output of each module and operation passing through ``points`` (see :meth:`run`)."""
+        """Run the step so that the output of each module and operation passes through ``points``.
+
+        Args:
+            dtype: dtype of the run, as in :meth:`run`.
+            points: points that record each tensor and may replace it by R64's tensor.
+            nudge: number of the nudge of the weights, as in :meth:`load`.
+        """
         self.load(dtype, nudge)
         self.model.train(not self.forward_only)
         self.model.zero_grad(set_to_none=True)
@@ -321,7 +390,9 @@ class Step:
                 points.keep(f"gradient:{name}", to_numpy(parameter.grad))
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
-        """Return the operation that a call of a torch function is, named as the port's points; None without a point.
+        """Return the traced operation of a torch function's call, or None if its result has no point.
+
+        The operation has the names of the port's points, so that both sides can be compared.
 
         Args:
             module: dotted path of the running module.
@@ -332,11 +403,19 @@ class Step:
 
     @contextlib.contextmanager
     def watch_other_operations(self, watch: OperationWatch) -> Iterator[None]:
-        """Inside the ``with`` block, pass other tensors through points, which :meth:`operation` cannot name."""
+        """Inside the ``with`` block, pass the tensors through points that :meth:`operation` cannot name.
+
+        Args:
+            watch: watch of the trace, which has the points.
+        """
         yield
 
     def write_draws(self, folder: Path) -> None:
-        """Write each run's draws, and the dropout rates, into the reference's folder of a job."""
+        """Write each run's draws as ``draws-RUN.safetensors``, and the dropout rates as ``rates.json``.
+
+        Args:
+            folder: the reference's folder in the job folder.
+        """
         for run, draws in self.draws.items():
             path = folder / f"draws-{run}.safetensors"
             if isinstance(draws.tensors, SpilledTensors):
@@ -346,10 +425,10 @@ class Step:
         files.write_json(folder / "rates.json", self.draws[TRAINING].rates)
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], has_float32_powers: bool = False) -> None:
-        """Continue from :meth:`run` with the job's number of updates, on R64's gradients.
+        """Continue from :meth:`run` with the job's number of optimizer updates, which use R64's gradients.
 
         ``keep`` gets the inputs of each update's forwards, ``trained:KEY`` and ``trained:KEY#2``, the parameters after
-        the update, ``updated:NAME``, Lion's moments, ``moment:NAME``, the ``learning_rate`` of the whole run, and the
+        each update, ``updated:NAME``, Lion's moments, ``moment:NAME``, the ``learning_rate`` of the whole run, and the
         loss after the last update, ``loss#2``.
 
         All runs get the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides a gradient by its own
@@ -387,9 +466,13 @@ class Step:
             keep(append_number("loss", 2), to_numpy(self._run_training_forward().loss))
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
-        """Continue from :meth:`run` in evaluation mode, and keep each output, the scores and the loss.
+        """Continue from :meth:`run` with all evaluations of the model in evaluation mode.
 
         :mod:`toolkit.parity.measure.evaluation` describes the evaluations.
+
+        Args:
+            keep: called with the name, such as ``shorter/logits``, and value of each output, the scores and the loss.
+            nudge: number of the nudge that :meth:`load` has applied, as in :meth:`vary_rounding`.
         """
         self.model.eval()
         again = {NARROW: self.is_narrowed, NO_PADDING: self.reads_without_padding}
@@ -425,17 +508,19 @@ class Step:
                 keep(f"merged:{name}", to_numpy(value))
 
     def decode(self, keep: Keep) -> None:
-        """Keep the scores of tokens that are decoded one by one, if the model caches keys and values."""
+        """Pass the scores of tokens that are decoded one by one to ``keep``, if the model caches keys and values."""
 
     def vary_rounding(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
-        """Inside the ``with`` block, vary roundings that would be the same for all nudged weights.
+        """Return a context manager that varies the roundings which nudged weights do not change.
 
-        The draws depend on ``nudge``; 0 leaves the roundings unchanged.
+        Args:
+            recorder: recorder of the run.
+            nudge: seed of the variation; 0 leaves the roundings unchanged.
         """
         return contextlib.nullcontext()
 
     def _run_training_forward(self) -> Any:
-        """Return the model's output on the batch, with the training loss."""
+        """Return the model's output on the batch, whose loss has the run's class weights and label smoothing."""
         inputs = self._inputs()
         output = self.compute(inputs)
         if self.class_weights is not None or self.label_smoothing:
@@ -444,19 +529,24 @@ class Step:
         return output
 
     def _inputs(self) -> dict[str, torch.Tensor]:
-        """Return the batch; float labels get the dtype of the model, as the reference's loss needs."""
+        """Return the batch on the step's device; float labels get the model's dtype, as the reference's loss needs."""
         floating = next(self.model.parameters()).dtype
         dtypes = {name: floating if x.is_floating_point() else x.dtype for name, x in self.batch.items()}
         return {name: value.to(self.device, dtypes[name]) for name, value in self.batch.items()}
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        """Inside the ``with`` block, apply the family's changes for a clean run."""
+        """Inside the ``with`` block, apply the family's changes for float64 and plain autograd.
+
+        Args:
+            recorder: recorder of the run.
+            plain: whether plain autograd replaces the reference's own backward.
+        """
         yield
 
 
 def scores_of(output: Any) -> dict[str, np.ndarray]:
-    """Return the scores in a model's output and the terms of its loss, by name."""
+    """Return the scores in a model's output and the separate terms of its loss, as arrays by tensor name."""
     scores = {name: getattr(output, name) for name in LOGITS if getattr(output, name, None) is not None}
     scores |= {f"logits:{name}": value for name, value in getattr(output, "scores", {}).items()}
     losses = {f"losses:{name}": loss for name, loss in getattr(output, "losses", {}).items()}
@@ -464,15 +554,27 @@ def scores_of(output: Any) -> dict[str, np.ndarray]:
 
 
 def nudge_copy(weight: torch.Tensor, dtype: torch.dtype, nudge: int, units: int = 1) -> torch.Tensor:
-    """Return a weight in a dtype, with each element moved by ``units`` in the last place.
+    """Return a copy of a weight in a dtype, with each element moved by ``units`` in the last place.
 
-    The draws of the directions depend on ``nudge``; 0 moves nothing.
+    Args:
+        weight: float32 weight.
+        dtype: dtype of the result.
+        nudge: seed of each element's direction, up or down; 0 moves nothing.
+        units: distance in units in the last place of ``dtype``.
     """
     return nudge_tensor_(weight.to(dtype, copy=True), nudge, units) if nudge else weight.to(dtype)
 
 
 def nudge_tensor_(tensor: torch.Tensor, nudge: int, units: int = 1) -> torch.Tensor:
-    """Move each element of a contiguous tensor in place (:func:`nudge_copy`), in pieces that stay in the cache."""
+    """Move each element of a contiguous tensor in place by ``units`` in the last place, and return the tensor.
+
+    The tensor is changed in pieces that stay in the processor's cache.
+
+    Args:
+        tensor: the tensor, float64 or float32.
+        nudge: seed of each element's direction, up or down; 0 moves nothing.
+        units: distance in units in the last place.
+    """
     if not nudge:
         return tensor
     steps = steps_of(nudge, tensor.numel(), tensor.dtype)
@@ -484,9 +586,11 @@ def nudge_tensor_(tensor: torch.Tensor, nudge: int, units: int = 1) -> torch.Ten
 def nudge_piece_(piece: torch.Tensor, steps: torch.Tensor, units: int = 1) -> None:
     """Move each element of a piece of a parameter in place, by ``units`` in the last place.
 
+    An element 0 becomes the smallest normal number.
+
     Args:
         piece: the elements, (n,).
-        steps: direction of each element, 1 or -1, at least n (:func:`steps_of`).
+        steps: direction of each element, 1 or -1, for at least n elements (:func:`steps_of`).
         units: distance in units in the last place.
     """
     zero = piece == 0
@@ -498,9 +602,14 @@ def nudge_piece_(piece: torch.Tensor, steps: torch.Tensor, units: int = 1) -> No
 
 @functools.lru_cache(maxsize=8)
 def steps_of(nudge: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Draw a direction, 1 or -1, for each of ``count`` elements, as integers of the dtype's size.
+    """Return a random direction, 1 or -1, for each of ``count`` elements, as integers of the dtype's size.
 
-    At most :data:`PIECE` directions are drawn, which then repeat.
+    At most :data:`PIECE` directions are returned, which each piece of a larger tensor reuses.
+
+    Args:
+        nudge: seed of the directions.
+        count: number of elements.
+        dtype: dtype of the elements, float64 or float32.
     """
     integer_dtype = {torch.float64: torch.int64, torch.float32: torch.int32}[dtype]
     generator = torch.Generator().manual_seed(nudge)

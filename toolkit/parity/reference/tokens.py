@@ -12,14 +12,24 @@ from toolkit.parity.job.results import ReferenceResult, Tokens
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:
-    """Run only the tokenizer, and return its tokens."""
+    """Tokenize the texts of the job, and return a result that has only their tokens.
+
+    Args:
+        job: job with a tokenizer.
+        folder: folder of the job, which is not used.
+    """
     return ReferenceResult(tokens=tokenize_texts(job.tokenizer, job.model))
 
 
 def tokenize_texts(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
-    """Tokenize the texts of a job with the reference's tokenizer; None without a job.
+    """Return the tokens of a job's texts by the reference's tokenizer, in the order of the texts.
 
-    The reference cannot encode a text with a lone surrogate, whose result is an error. No other text may fail.
+    The reference cannot encode a text with a lone surrogate. The tokens of such a text hold its error. An error in any
+    other text is raised.
+
+    Args:
+        job: texts and tokenizer; None if no tokenizer is compared, which returns None.
+        model: name of the family, whose ``reference_tokens`` loads the tokenizer.
     """
     if job is None:
         return None
@@ -33,7 +43,15 @@ def tokenize_texts(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
 
 
 def _tokenize(tokenizer: Any, text: str, max_length: int, offsets: Callable[[Any, str], list] | None) -> Tokens:
-    """Tokenize a text, and pad it on both sides to ``max_length`` if that is not 0."""
+    """Return the tokens of a text, and the same text padded on both sides.
+
+    Args:
+        tokenizer: the reference's tokenizer.
+        text: text to encode.
+        max_length: number of tokens that the text is padded or cut to; 0 for no padding.
+        offsets: returns each token's id, first character and end, given the tokenizer and the text; None if offsets are
+            not compared.
+    """
     try:
         ids = list(tokenizer([text])["input_ids"][0])
         result = Tokens(text, ids, tokenizer.decode(ids))
@@ -48,7 +66,16 @@ def _tokenize(tokenizer: Any, text: str, max_length: int, offsets: Callable[[Any
 
 
 def _pad_text(tokenizer: Any, text: str, max_length: int, side: str) -> list[list[int]]:
-    """Return the padded ids and mask of a text. A batch is used, since the reference does not pad an empty string."""
+    """Return the token ids and the attention mask of a text that is padded or cut to ``max_length`` tokens.
+
+    The text is encoded as a batch of one text, since the reference does not pad a single empty string.
+
+    Args:
+        tokenizer: the reference's tokenizer.
+        text: text to encode.
+        max_length: number of tokens.
+        side: side of the padding, ``right`` or ``left``.
+    """
     tokenizer.padding_side = side
     encoding = tokenizer([text], max_length=max_length, padding="max_length", truncation=True)
     return [list(encoding["input_ids"][0]), list(encoding["attention_mask"][0])]

@@ -21,7 +21,7 @@ from toolkit.files.lossless import write_new_file
 #: Largest number of bytes of a shard, unless a single tensor is larger. A shard is in memory twice while it is written.
 SHARD_BYTES = 10**9
 
-#: First version whose unpickler is safe (CVE-2025-32434).
+#: First version of torch, (major, minor), whose ``weights_only`` unpickler is safe (CVE-2025-32434).
 OLDEST = (2, 6)
 
 #: Matches the name of the function that the unpickler has refused to run.
@@ -33,7 +33,15 @@ class LoadError(ValueError):
 
 
 def main(target: Path, files: Sequence[Path]) -> None:
-    """Write the tensors of all files into the folder ``target``, in shards with an index, as transformers does."""
+    """Write the tensors of all files into the folder ``target``, in shards with an index, as transformers does.
+
+    Args:
+        target: existing folder of the converted checkpoint.
+        files: pickled files of torch, each with tensors by name.
+
+    Raises:
+        LoadError: a file cannot be converted, two files hold the same name, or torch is too old.
+    """
     if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
         raise LoadError(f"torch {torch.__version__} does not unpickle safely; {OLDEST[0]}.{OLDEST[1]} or newer does")
     weight_map: dict[str, str] = {}
@@ -52,7 +60,7 @@ def main(target: Path, files: Sequence[Path]) -> None:
 
 
 def split_shards(files: Sequence[Path]) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield the tensors of the files in order, in shards of at most :data:`SHARD_BYTES`.
+    """Yield the tensors of the files in order, as shards of at most :data:`SHARD_BYTES`, each a dictionary by name.
 
     Each tensor gets its own memory, because safetensors stores two names of a tensor as two tensors.
     """
@@ -70,7 +78,11 @@ def split_shards(files: Sequence[Path]) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def load_pickle(file: Path) -> dict[str, torch.Tensor]:
-    """Load the tensors of a file, by name. Raises LoadError if the file is damaged or has other content."""
+    """Return the tensors of a pickled file, by name.
+
+    Raises:
+        LoadError: the file is damaged or has other content than tensors by name.
+    """
     is_zip = file.open("rb").read(4) == b"PK\x03\x04"
     try:
         state_dict = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip or None)
