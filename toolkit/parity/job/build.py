@@ -1,4 +1,4 @@
-"""From a gate's request to a job folder that both workers can run."""
+"""Conversion of a gate's request to a job folder that both workers can run."""
 
 from __future__ import annotations
 
@@ -25,48 +25,56 @@ from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, random_texts, texts_of_characters
 from toolkit.parity.measure.updates import SHARES, count_loss_terms, make_distinct_inputs
 
-#: Number of runs of the reference that measure its rounding, in addition to the run that computes R64.
+#: Number of runs of the reference that measure its rounding, in addition to the run that computes R64, by dtype.
 NOISE_RUNS = {"float32": 5, "float64": 2}
-#: Likewise in bfloat16, where the gate judges that.
+#: The same number in bfloat16, if the gate judges bfloat16: for most models, and for large models and long texts.
 LOWERED_RUNS, FEW_LOWERED_RUNS = {"bfloat16": 5}, {"bfloat16": 3}
-#: Likewise of large models and long texts, whose tensors have so many elements that a few runs suffice.
+#: The same number for large models and long texts, whose tensors have so many elements that a few runs suffice.
 FEW_NOISE_RUNS = {"float32": 3, "float64": 1}
-#: Likewise stage by stage if float32 is not judged: its noise is then one of two bounds of float64.
+#: The same number in a gate stage by stage that does not judge float32. The noise of float32 is needed for a bound of
+#: float64.
 FEW_RUNS_OF_FLOAT64 = {"float32": 2, "float64": 1}
-#: From this many tokens on the workers keep little, and run one after the other unless there is room for both: 6 layers
-#: of 256 dimensions on 16,384 tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
+#: Smallest number of tokens in a batch for which the workers keep few tensors, and run one after the other unless the
+#: memory is enough for both. With all activations in float64, 6 layers of 256 dimensions on 16,384 tokens took 8.8 and
+#: 8.3 GB at the same time.
 LONG = 2**14
-#: Keys of a batch that only the loss reads.
+#: Keys of a batch that only the loss uses.
 LABELS = ("labels", "start_positions", "end_positions")
-#: Number of synthetic examples in addition to a run's own, or one more.
+#: Number of synthetic examples that are added to a run's examples (:func:`added_examples`).
 NUM_ADDED = 3
-#: Number of texts of the run's own data whose tokens are compared, in addition to the adversarial texts.
+#: Largest number of texts of the run's data whose tokens are compared, in addition to the adversarial texts.
 TOKENIZER_TEXTS = 64
-#: Texts drawn by a gate's seed.
+#: Number of random texts whose tokens are compared, drawn by a gate's seed.
 DRAWN_TEXTS = 200
 
 
 def is_streamed(request: GateRequest) -> bool:
-    """Return whether the model is too large to be compared as a whole."""
+    """Return whether a request's model is compared stage by stage, since it is too large to be held whole."""
     if request.streamed is not None:
         return request.streamed
     return family(request.model).goes_by_stages(request.config, request.head)
 
 
 def is_brief(request: GateRequest) -> bool:
-    """Return whether the model is compared as a whole and so large that less is compared (:attr:`.job.Job.brief`)."""
+    """Return whether the model is so large that it is compared as a whole with fewer checks.
+
+    :attr:`.job.Job.brief` lists the omitted checks.
+    """
     if request.pair is not None:
         return request.pair.is_large
     return not is_streamed(request) and family(request.model).is_large(request.config, request.head)
 
 
 def spares_memory(request: GateRequest) -> bool:
-    """Return whether the workers keep few tensors; they then run in turn unless the request states that both fit."""
+    """Return whether the workers keep few tensors in memory: for a large model or a long text.
+
+    They then run one after the other unless the request states that both fit.
+    """
     return is_brief(request) or ("input_ids" in request.batch and math.prod(shape_of(request)) >= LONG)
 
 
 def job_of(request: GateRequest) -> Job:
-    """Return the workers' job for a model that is compared as a whole."""
+    """Return the workers' job for a request whose model is compared as a whole."""
     model_family, full_config = family(request.model), request.checkpoint_config
     settings = {
         **request.common(),
@@ -91,6 +99,7 @@ def job_of(request: GateRequest) -> Job:
 
 
 def _noise_runs(request: GateRequest) -> dict[str, int]:
+    """Return the number of the reference's noise runs for a request, by dtype."""
     few = spares_memory(request)
     runs = FEW_NOISE_RUNS if few else NOISE_RUNS
     if "bfloat16" not in request.dtypes:
@@ -99,14 +108,17 @@ def _noise_runs(request: GateRequest) -> dict[str, int]:
 
 
 def streamed_job_of(request: GateRequest) -> Job:
-    """Return the workers' job for a model that is compared stage by stage."""
+    """Return the workers' job for a request whose model is compared stage by stage."""
     dtypes = tuple(dtype for dtype in request.dtypes if dtype != "bfloat16")
     runs = FEW_NOISE_RUNS if "float32" in dtypes else FEW_RUNS_OF_FLOAT64
     return replace(job_of(request), dtypes=dtypes, noise_runs=runs, updates=0, streamed=True)
 
 
 def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
-    """Return the request's batch, followed by :func:`added_examples` synthetic examples of the same length and keys."""
+    """Return the request's batch, followed by :func:`added_examples` synthetic examples, by name.
+
+    The synthetic examples have the same length and keys.
+    """
     own_batch = {name: np.asarray(value) for name, value in request.batch.items()}
     count = added_examples(request)
     if not count:
@@ -128,10 +140,11 @@ def shape_of(request: GateRequest) -> tuple[int, int]:
 
 
 def added_examples(request: GateRequest) -> int:
-    """Return the number of added synthetic examples: :data:`NUM_ADDED`, or one more to make the total odd.
+    """Return the number of synthetic examples that are added to a request's batch.
 
-    All examples together are at most half of a :data:`LONG` batch, which both workers hold at once, but one example is
-    always added to several. A large model gets at most one. A reference that accepts only one example gets none.
+    It is :data:`NUM_ADDED`, or one more to make the total odd. All examples together are at most half of a :data:`LONG`
+    batch, which both workers hold at the same time, but one example is always added to several. A large model gets at
+    most one. A reference that accepts only one example gets none.
     """
     pad_token_id = family(request.model).pad_token_id(request.config)
     if not request.widened or (request.head == "sequence_classification" and pad_token_id is None):
@@ -168,7 +181,14 @@ def write_job(
 def write_request(
     request: GateRequest, weights: Mapping[str, np.ndarray], folder: Path, mutants: Sequence[str] = ()
 ) -> None:
-    """Fill the job folder for a model that is compared as a whole, with the names of faults to measure."""
+    """Fill the job folder for a request whose model is compared as a whole.
+
+    Args:
+        request: request for the gate.
+        weights: weights of the model, by name.
+        folder: folder of the job.
+        mutants: names of the mutants to measure in addition to the port.
+    """
     labels = labels_of(request)
     examples = {**make_distinct_inputs(len(next(iter(labels.values())))), **labels}
     write_job(replace(job_of(request), mutants=list(mutants)), weights, batch_of(request), examples, folder)
@@ -182,19 +202,19 @@ def scratch_job() -> Iterator[Path]:
 
 
 def make_sides(folder: Path) -> None:
-    """Create the folder of each worker's results."""
+    """Create the folder of each worker's results in a job folder."""
     for side in ("reference", "candidate"):
         (folder / side).mkdir(parents=True, exist_ok=True)
 
 
 def workers_of(request: GateRequest) -> dict[str, str]:
-    """Return the interpreter that runs each side."""
+    """Return the path of the interpreter that runs each side, by ``reference`` and ``candidate``."""
     interpreters = {"reference": request.reference_python, "candidate": request.port_python}
     return {side: python or sys.executable for side, python in interpreters.items()}
 
 
 def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
-    """Return the labels of the examples of an update.
+    """Return the labels of the examples of an update, by their keys in a batch.
 
     Examples with only ignored labels are left out if there are others: they would only scale the gradient of a
     micro-batch, which Adam does not see. With class weights, the labels run from the heaviest to the lightest class
@@ -211,7 +231,10 @@ def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
 
 
 def _round_settings(settings: TrainingSettings) -> TrainingSettings:
-    """Round the numbers to float32, as Paddle stores them, except for the warm-up, which has whole updates."""
+    """Return the settings of updates with their numbers rounded to float32, as Paddle stores them.
+
+    The share of warm-up is not rounded, since it stands for whole updates.
+    """
     rounded_settings: dict[str, Any] = {
         key: float(np.float32(value))
         for key, value in asdict(settings).items()
@@ -221,14 +244,18 @@ def _round_settings(settings: TrainingSettings) -> TrainingSettings:
 
 
 def _as_float32(class_weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    """Return the class weights in float32, as the run stores them."""
+    """Return class weights rounded to float32, as the run stores them; None for equal weights."""
     return None if class_weights is None else tuple(np.asarray(class_weights, np.float32).tolist())
 
 
 def _with_adversarial_texts(tokenizer: TokenizerJob | None, seed: int) -> TokenizerJob | None:
-    """Add the adversarial and random texts to a tokenizer's texts.
+    """Return a tokenizer's job with adversarial and random texts in addition to its own texts.
 
     The random texts are not padded: it would show nothing more and cost a thousand times ``max_length``.
+
+    Args:
+        tokenizer: the job; None, which is returned, without a tokenizer.
+        seed: seed of the random texts.
     """
     if tokenizer is None:
         return None

@@ -46,9 +46,11 @@ from toolkit.parity.job.results import read_reference
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure.evaluation import RUNS
 
+#: Value of the manifest's key ``format``.
 FORMAT = "toolkit parity reference"
-#: Raised whenever a reference's files change, or the port's side needs others.
+#: Schema of a bundle, increased whenever a reference's files change or the port's side needs others.
 SCHEMA = 11
+#: Names of the file that describes a bundle, and of the file with the weights.
 MANIFEST = "bundle.json"
 WEIGHTS = "weights.safetensors"
 #: Message that rejects a bundle in bfloat16.
@@ -56,7 +58,7 @@ NOT_RECORDED = (
     "no reference is recorded in bfloat16: there each operation is judged on an input that a bundle does not hold; "
     "where torch is, take toolkit parity --dtype bfloat16"
 )
-#: Files that the port's side reads. A bundle may hold more, if its manifest lists them.
+#: Names of the files that the port's side reads. A bundle may hold more files, if its manifest lists them.
 REQUIRED_FILES = (
     "job.json",
     WEIGHTS,
@@ -69,7 +71,7 @@ REQUIRED_FILES = (
     "reference/order.json",
     "reference/result.json",
 )
-#: Also read, of a family or of a user's reference.
+#: Names of further files that the port's side reads: of a family, and, after the description, of a user's reference.
 OF_FAMILY = ("reference/initial.safetensors",)
 DESCRIPTION = "reference/describe.json"
 OF_PAIR = (
@@ -84,9 +86,10 @@ JOB_KEYS = (
     "judge_reference_reversible",
     *("origin", "pair"),
 )
-#: Files of a pair in a bundle: the replay names the port to judge.
+#: Pair in the job of a bundle, without names of files. The user names the port to judge when a bundle is replayed.
 NO_CODE = Pair("", "", "reference")
-#: A name in the manifest: plain words, separated by single slashes. No ``..``, no hidden, no absolute path.
+#: Matches a valid file name in the manifest: plain words, separated by single slashes. It has no ``..``, is not hidden,
+#: and is not absolute.
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
 
@@ -124,8 +127,15 @@ def record_reference(request: GateRequest, folder: Path, console: Console) -> No
 def new_bundle(folder: Path, console: Console, command: str = "replay {0}") -> Iterator[Path]:
     """Yield a job folder that becomes the bundle ``folder`` after a ``with`` block that sealed it without an error.
 
-    Then it prints the bundle's size and the next ``command``, with ``{0}`` for the folder. Raises UserError if
-    ``folder`` holds something that is not a bundle.
+    Then the bundle's size and the user's next command are printed.
+
+    Args:
+        folder: folder of the bundle.
+        console: console for the output.
+        command: next command after ``toolkit parity``, with ``{0}`` for the folder.
+
+    Raises:
+        UserError: ``folder`` holds something that is not a bundle.
     """
     check_free(folder)
     with _replace_folder(folder) as partial:
@@ -147,8 +157,9 @@ def seal_bundle(partial: Path, num_randomized: int, weights: Path | None = None)
     This removes files without a meaning on other machines, and writes ``bundle.json``.
 
     Args:
+        partial: folder of the job.
         num_randomized: number of parameters with randomized constants.
-        weights: file for the weights if the bundle does not hold them.
+        weights: file for the weights if the bundle does not hold them; None to keep them in the bundle.
     """
     (partial / "reference.log").unlink()
     for place in partial.iterdir():  # the port's empty folder, and temporary files of torch
@@ -186,7 +197,13 @@ def seal_bundle(partial: Path, num_randomized: int, weights: Path | None = None)
 
 
 def manifest_of(folder: Path, job: Job, num_randomized: int) -> dict[str, Any]:
-    """Return the content of ``bundle.json`` for the job folder of a finished reference."""
+    """Return the content of ``bundle.json`` for the job folder of a finished reference.
+
+    Args:
+        folder: folder of the job.
+        job: content of the job.
+        num_randomized: number of parameters with randomized constants.
+    """
     result = read_reference(folder)
     batch = files.read_tensors(folder / "batch.safetensors")
     return {
@@ -210,8 +227,14 @@ def manifest_of(folder: Path, job: Job, num_randomized: int) -> dict[str, Any]:
 
 
 def check_free(folder: Path) -> None:
-    """Check that a new bundle replaces at most an earlier bundle. Raises UserError if the folder has other
-    content."""
+    """Check that a new bundle replaces at most an earlier bundle.
+
+    Args:
+        folder: folder of the new bundle.
+
+    Raises:
+        UserError: the folder has other content.
+    """
     if not os.path.lexists(folder) or (folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())):
         return
     try:
@@ -224,8 +247,14 @@ def check_free(folder: Path) -> None:
 
 
 def check_weights_free(folder: Path) -> None:
-    """Check that the weights of a new small bundle ``folder`` replace at most an earlier bundle's weights.
-    Raises UserError if another file is there."""
+    """Check that the weights file of a new small bundle replaces at most the weights of an earlier bundle.
+
+    Args:
+        folder: folder of the new bundle.
+
+    Raises:
+        UserError: another file is there.
+    """
     if not os.path.lexists(place := weights_path_of(folder)):
         return
     try:
@@ -258,14 +287,14 @@ def _replace_folder(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Recording:
-    """A bundle with checked files.
+    """A bundle whose files have been checked.
 
     Attributes:
         folder: folder of the bundle.
         manifest: the content of ``bundle.json``.
         identity: the SHA-256 of ``bundle.json``, which vouches for all other files.
-        request: the request that it was recorded for.
-        weights: weights file of a small bundle; None for a bundle that holds its own.
+        request: the request that the reference was recorded for.
+        weights: weights file of a small bundle; None for a bundle that holds its weights, or if no file was given.
     """
 
     folder: Path
@@ -276,13 +305,17 @@ class Recording:
 
     @property
     def lacks_weights(self) -> bool:
-        """Return whether the bundle has no weights and no weights file was given."""
+        """Whether the bundle has no weights and no weights file was given."""
         return WEIGHTS not in self.manifest["files"] and self.weights is None
 
     def lay_out(self, job: Path) -> None:
         """Fill a job folder with the recorded files of the reference, except for ``job.json``.
 
-        Raises UserError if the weights for a small bundle differ from the recorded weights.
+        Args:
+            job: folder of the job.
+
+        Raises:
+            UserError: the weights for a small bundle differ from the recorded weights.
         """
         for name in self.manifest["files"]:
             if name != "job.json":
@@ -294,15 +327,15 @@ class Recording:
 
 
 def open_recording(folder: Path, weights: Path | None = None) -> Recording:
-    """Read a bundle and check every file.
+    """Return a bundle after checking every file of it.
 
     Args:
         folder: folder of the bundle.
-        weights: file or folder with the weights of a small bundle; None for a bundle that has its own.
+        weights: file or folder with the weights of a small bundle; None for a bundle that holds its weights.
 
     Raises:
         UserError: the folder is not a bundle, has another schema, is incomplete or changed, or describes an unknown
-            model; or weights are given for a bundle that has its own.
+            model; or weights are given for a bundle that holds its weights.
     """
     manifest = read_manifest(folder)
     if weights is not None and "weights" not in manifest:
@@ -318,15 +351,21 @@ def open_recording(folder: Path, weights: Path | None = None) -> Recording:
 
 
 def check_unchanged(recording: Recording) -> None:
-    """Check that no file of a bundle has changed since it was opened. Raises UserError if one has."""
+    """Check that no file of a bundle has changed since it was opened. Raises UserError if a file has."""
     if files.file_sha256(recording.folder / MANIFEST) != recording.identity:
         raise UserError(f"{recording.folder}: {MANIFEST} was changed while the port ran; record the reference again")
     _check_files(recording.folder, recording.manifest["files"])
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return ``bundle.json``, with names that stay inside the folder. Raises UserError if it is missing or does not
-    have this format and schema."""
+    """Return the content of ``bundle.json`` after checking its format, schema and file names.
+
+    Args:
+        folder: folder of the bundle.
+
+    Raises:
+        UserError: the file is missing or invalid, or names a file outside the folder.
+    """
     try:
         manifest = read_object(folder / MANIFEST)
     except OSError:
@@ -356,18 +395,24 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _has_digests(manifest: Mapping[str, Any]) -> bool:
-    """Return whether the weights are left out and the manifest has the SHA-256 of each described parameter."""
+    """Return whether a bundle has no weights, but its manifest has the SHA-256 of each described parameter."""
     description, digests = manifest.get("describes"), manifest.get("weights")
     parameters = description.get("parameters") if isinstance(description, dict) else None
     return isinstance(digests, dict) and isinstance(parameters, dict) and digests.keys() == parameters.keys()
 
 
 def _is_entry(entry: Any) -> bool:
+    """Return whether a value of the manifest describes a file by its size and its SHA-256."""
     return isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
 
 
 def _check_files(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that the folder has exactly the recorded files, without changes."""
+    """Check that a bundle's folder has exactly the recorded files, without changes. Raises UserError if not.
+
+    Args:
+        folder: folder of the bundle.
+        entries: size and SHA-256 of each file, by name.
+    """
     names = set(_files_in(folder)) - {MANIFEST}
     if missing := sorted(set(entries) - names):
         raise UserError(f"{folder}: {missing[0]} is missing")
@@ -382,8 +427,11 @@ def _check_files(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> None
 
 
 def _files_in(folder: Path) -> Iterator[str]:
-    """Yield the relative path of every file below a folder, with slashes. Raises UserError for a link or special
-    file, as its target is not part of the bundle."""
+    """Yield the relative path of every file below a folder, with slashes.
+
+    Raises:
+        UserError: there is a link, as its target is not part of the bundle, or a special file.
+    """
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(place) / name
@@ -393,7 +441,15 @@ def _files_in(folder: Path) -> Iterator[str]:
 
 
 def _request_of(folder: Path, model: str) -> GateRequest:
-    """Return the request that a bundle of a ``model`` was recorded for, with every key of ``job.json`` checked."""
+    """Return the request that a bundle's reference was recorded for, after checking every key of ``job.json``.
+
+    Args:
+        folder: folder of the bundle.
+        model: model that the manifest names.
+
+    Raises:
+        ValueError: a key is invalid.
+    """
     job = files.read_job(folder)
     if job.schema != JOB_SCHEMA or job.streamed:
         raise ValueError(f"schema {job.schema!r} of job.json")
@@ -413,6 +469,7 @@ def _request_of(folder: Path, model: str) -> GateRequest:
 
 
 def _check_family(folder: Path, job: Job) -> None:
+    """Check the model, head and class weights of a bundle's job for a family. Raises ValueError if one is invalid."""
     if job.model not in FAMILIES or job.head not in part(job.model, "weights").HEADS:
         raise ValueError(f"model {job.model!r} with head {job.head!r}")
     if job.pair is not None:
@@ -423,12 +480,20 @@ def _check_family(folder: Path, job: Job) -> None:
 
 
 def _without_facts(pair: Pair) -> Pair:
-    """Return a pair without the facts that a bundle records about it."""
+    """Return a pair without the facts that a bundle records about its reference."""
     return replace(pair, has_loss=False, forward_only=False, any_framework=False, small=False)
 
 
 def _check_pair(folder: Path, job: Job) -> None:
-    """Check that a bundle of a user's reference names no code, and describes the reference."""
+    """Check that a bundle of a user's reference names no code, and describes the reference.
+
+    Args:
+        folder: folder of the bundle.
+        job: job of the bundle.
+
+    Raises:
+        ValueError: the job names files, or the description is invalid.
+    """
     if job.pair is None or _without_facts(job.pair) != NO_CODE:
         raise ValueError("job.json names files of a pair; a bundle names no code")
     files.read(folder / DESCRIPTION, Description)

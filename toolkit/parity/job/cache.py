@@ -27,15 +27,21 @@ from toolkit.parity.job.tokenizers import files_of
 
 Record = TypeVar("Record")
 
+#: Root folder of the project.
 ROOT = Path(__file__).resolve().parents[3]
-#: Kind of these entries in the cache, and their files.
+#: Kind of these entries in the cache, and the names of their files.
 KIND, MEASUREMENTS, CONSTANTS = "parity", "measured.json", "constants.safetensors"
 #: Packages that the workers import. A list of single modules would soon be incomplete.
 PACKAGES = ("models", "toolkit")
 
 
 def key_of(folder: Path, reference_python: str | None = None) -> str:
-    """Return the key of a job folder that :func:`.build.write_job` has filled."""
+    """Return the cache key of a job folder that :func:`.build.write_job` has filled, as hexadecimal digits.
+
+    Args:
+        folder: folder of the job.
+        reference_python: interpreter of the reference; None for this interpreter.
+    """
     contents = [files.file_sha256(folder / f"{name}.safetensors") for name in ("weights", "batch", "labels")]
     return _key(files.read_job(folder), contents, reference_python)
 
@@ -43,7 +49,16 @@ def key_of(folder: Path, reference_python: str | None = None) -> str:
 def key_of_request(
     job: Job, batch: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray], reference_python: str | None = None
 ) -> str:
-    """Return the key of a job whose weights are not written yet, from the kind and seed of synthetic weights."""
+    """Return the cache key of a job whose weights are not written yet, as hexadecimal digits.
+
+    Synthetic weights are identified by their kind and seed, and other weights by their values.
+
+    Args:
+        job: content of the job.
+        batch: batch of the step, by name.
+        weights: weights of the model, by name.
+        reference_python: interpreter of the reference; None for this interpreter.
+    """
     if isinstance(weights, SyntheticWeights):
         tensors: list[tuple] = [("weights", weights.kind, weights.seed)]
     else:
@@ -53,6 +68,13 @@ def key_of_request(
 
 
 def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str:
+    """Return the cache key of a job, a SHA-256 of everything that its measurement depends on.
+
+    Args:
+        job: content of the job.
+        contents: hashes of the job's weights, batch and labels.
+        reference_python: interpreter of the reference; None for this interpreter.
+    """
     digest = hashlib.sha256()
     request = as_json(job)
     del request["reference_python"]  # added below, if it is another interpreter
@@ -75,7 +97,11 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
 
 
 def source_of(root: Path) -> str:
-    """Return a SHA-256 of every Python file of :data:`PACKAGES` below a folder, by its name there."""
+    """Return the SHA-256 of the names and contents of all Python files of :data:`PACKAGES` below a folder.
+
+    Args:
+        root: root folder of the project.
+    """
     digest = hashlib.sha256()
     for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
         digest.update(f"{path.relative_to(root)}:{files.file_sha256(path)}\n".encode())
@@ -83,7 +109,12 @@ def source_of(root: Path) -> str:
 
 
 def load(key: str, kind: type[Record]) -> tuple[Record, dict[str, np.ndarray]] | None:
-    """Return the measurements and constants that :func:`store` stored under ``key``, or None if there is no entry."""
+    """Return the measurements and constants that :func:`store` has stored under a key; None without an entry.
+
+    Args:
+        key: key of the gate.
+        kind: type of the measurements.
+    """
     try:
         if (entry := cache.find_entry(KIND, key)) is None:
             return None
@@ -93,7 +124,13 @@ def load(key: str, kind: type[Record]) -> tuple[Record, dict[str, np.ndarray]] |
 
 
 def store(key: str, measurements: object, constants: Mapping[str, np.ndarray]) -> None:
-    """Store the measurements and constants of a gate under a key."""
+    """Store the measurements and constants of a gate in the cache.
+
+    Args:
+        key: key of the gate.
+        measurements: record of the measurements.
+        constants: constants of the reference, by name.
+    """
 
     def fill(folder: Path) -> None:
         files.write_tensors(folder / CONSTANTS, constants)

@@ -1,4 +1,8 @@
-"""Labels that reveal class weights: if all examples weigh the same, a weighted mean equals a plain one."""
+"""Labels that reveal class weights.
+
+If all examples have the same weight, the weighted mean of their losses equals the plain mean, so a port that ignores
+the weights would not show.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ def contrast_labels(labels: np.ndarray, weights: Sequence[float], own_labels: np
 
     Args:
         labels: labels of the synthetic texts, int64 (N,), or float32 (N, labels) of 0 and 1.
-        weights: weight of each class.
+        weights: weight of each class in the loss.
         own_labels: labels of the run's own texts, with the same layout.
     """
     if labels.ndim > 1:
@@ -28,10 +32,14 @@ def contrast_labels(labels: np.ndarray, weights: Sequence[float], own_labels: np
 
 
 def spread_labels_by_weight(labels: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """Return labels (N,) of an update's examples that run from the heaviest to the lightest class.
+    """Return labels of an update's examples that run from the heaviest to the lightest class.
 
     The weights of micro-batches then differ from their numbers of examples. Several labels per text, (N, labels), are
     returned unchanged, since their weights do not change the divisor of the loss.
+
+    Args:
+        labels: labels of the examples, int64 (N,), or float32 (N, labels).
+        weights: weight of each class in the loss.
     """
     if labels.ndim > 1:
         return labels

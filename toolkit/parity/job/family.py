@@ -1,4 +1,4 @@
-"""The gate's knowledge about model families, and about any pair of a port and a reference."""
+"""The gate's knowledge about each model family, and about pairs of a port and a reference."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from models.families import part
 from toolkit.machine.memory import count_parameters
 from toolkit.parity.job.family_part import family_part
 
-#: Models with more parameters than this are large: some are compared stage by stage, since whole they would take each
-#: worker about 60 bytes per parameter; of others less is compared (:attr:`.job.Job.brief`).
+#: Largest number of parameters of a model that is not large. As a whole, a model takes each worker about 60 bytes per
+#: parameter. So some large models are compared stage by stage, and others with fewer checks (:attr:`.job.Job.brief`).
 LARGE_ABOVE = 10**8
 
 
 class Defaults(NamedTuple):
-    """Default configuration of a comparison, which the command line can override.
+    """Default configuration of a family's comparison, which the command line can override.
 
     Attributes:
-        batch_size: an odd number, so that B * T is not a multiple of 128, the number of rows that
+        head: head of the model.
+        layers: number of layers.
+        length: number of tokens T of each text.
+        batch_size: number of texts B. It is odd, so that B * T is not a multiple of 128, the number of rows that
             :mod:`models.operations.ops` sums at a time.
     """
 
@@ -34,11 +37,12 @@ class BenchSettings(NamedTuple):
 
     Attributes:
         defaults: default configuration, which the command line can override.
-        lengths, depths: text lengths and numbers of layers of ``--all``.
-        tokenizer: the kind that is trained, of the family's ``TRAINERS``, and its pieces.
-        overrides: that make a gate as small as the other measurements.
-        paddlenlp: classes of PaddleNLP's configuration and model, and the keys that it takes; empty if it cannot
-            train.
+        lengths: text lengths in tokens that ``--all`` measures.
+        depths: numbers of layers that ``--all`` measures.
+        tokenizer: kind of the tokenizer that is trained, a key of the family's ``TRAINERS``, and its number of pieces.
+        overrides: configuration keys that make the measured gate as small as the other measurements.
+        paddlenlp: names of PaddleNLP's configuration class and model class, then the configuration keys that they
+            accept; empty if PaddleNLP cannot train the family.
     """
 
     defaults: Defaults
@@ -53,12 +57,13 @@ class TokenizerKind(NamedTuple):
     """A kind of tokenizer that a Hugging Face folder may hold.
 
     Attributes:
-        kind: of :class:`.job.TokenizerJob`.
-        name: the port's class, of ``models/FAMILY/tokenizer.py``.
-        reader: its method that reads the files.
+        kind: name of the kind in :class:`.job.TokenizerJob`.
+        name: name of the port's class in ``models/FAMILY/tokenizer.py``.
+        reader: name of the class's method that reads the files.
         files: names of the files that identify the tokenizer and define its output.
-        holds: function that returns whether a folder holds the tokenizer without these files.
-        offsets: whether the reference gives each token's characters.
+        holds: function that returns whether a folder holds a tokenizer that has no such files; None to look for
+            ``files``.
+        offsets: whether the reference returns the characters that each token stands for.
     """
 
     kind: str
@@ -69,18 +74,21 @@ class TokenizerKind(NamedTuple):
     offsets: bool = False
 
     def is_in(self, folder: Path) -> bool:
-        """Return whether a folder holds it."""
+        """Return whether a folder holds a tokenizer of this kind."""
         if self.holds is not None:
             return self.holds(folder)
         return all((folder / name).is_file() for name in self.files)
 
 
 class Family:
-    """Knowledge about any pair, which a family overrides.
+    """Knowledge about any pair of a port and a reference, which the toolkit's families override.
+
+    Args:
+        name: name of the family, or :data:`.pair.PAIR`.
 
     Attributes:
         recomputed: description of the parts that the port recomputes in its backward; empty if it keeps everything.
-        pads_left: whether its tokenizers pad on the left, too.
+        pads_left: whether the family's tokenizers can pad on the left, too.
     """
 
     recomputed = ""
@@ -90,40 +98,44 @@ class Family:
         self.name = name
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration that both workers get."""
+        """Return the configuration keys and values that both workers get.
+
+        Args:
+            config: configuration of the request.
+        """
         return dict(config)
 
     def pad_token_id(self, config: Mapping[str, Any]) -> int | None:
-        """Return the padding token."""
+        """Return the id of the padding token in a configuration; None without such a token."""
         return None
 
     def is_large(self, config: Mapping[str, Any], head: str) -> bool:
-        """Return whether it has more than :data:`LARGE_ABOVE` parameters."""
+        """Return whether a model with this configuration and head has more than :data:`LARGE_ABOVE` parameters."""
         return False
 
     def goes_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
-        """Return whether it is compared stage by stage by default."""
+        """Return whether a model with this configuration and head is compared stage by stage by default."""
         return False
 
     def is_shown(self, name: str) -> bool:
-        """Return whether the distance of the two sides over the depth is shown by this tensor."""
+        """Return whether the report's figure of errors over the depth shows the tensor of this name."""
         return False
 
 
 class PortedFamily(Family):
-    """A family of this project: ``models/NAME`` has its schema and its weights.
+    """A family of this project, whose schema and weights are in ``models/NAME``.
 
     Attributes:
-        defaults: of the command line.
-        tokenizers: kinds of its tokenizers, in the order of their search in a folder.
-        attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers; by
-            default the first.
-        smaller: of overrides that make a model small.
+        defaults: default configuration of the command line.
+        tokenizers: kinds of tokenizers, in the order of their search in a folder.
+        attentions: kinds of attention that alternate over the layers, by the value of ``--attention``. The first value
+            is the default.
+        smaller: example of overrides that make a model small, for messages.
         last_maps: endings of the path of each block's last linear map.
-        short_names: path prefix -> displayed short name.
-        bench: settings of `toolkit bench`; None if it is not measured.
-        own_backward: whether the reference has its own backward besides plain autograd.
-        example: of an override of its configuration.
+        short_names: short names for the report, by the prefix of the path that each replaces.
+        bench: settings of `toolkit bench`; None if the family is not measured.
+        own_backward: whether the reference has its own backward in addition to plain autograd.
+        example: example of an override of the configuration, for messages.
     """
 
     defaults: Defaults
@@ -137,7 +149,11 @@ class PortedFamily(Family):
     short_names: Mapping[str, str] = {}
 
     def resolve_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration with its defaults. Raises ConfigError if it cannot be."""
+        """Return the complete configuration, with the default of each key that ``config`` lacks.
+
+        Raises:
+            ConfigError: the configuration is not valid.
+        """
         return part(self.name, "schema").resolve(config)
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,48 +169,76 @@ class PortedFamily(Family):
         return count_parameters(self.name, self.resolve_config(config), head) > LARGE_ABOVE
 
     def chunk_length(self, config: Mapping[str, Any]) -> int:
-        """Tokens that its attention takes together."""
+        """Return the number of tokens in a chunk of attention; 1 for attention without chunks."""
         return 1
 
     def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
-        """A configuration of its usual layout, without the keys that follow from the length. ``attention`` is one of
-        :attr:`attentions`."""
+        """Return a synthetic configuration of the family's usual layout, without the keys that follow from the length.
+
+        Args:
+            head: head of the model.
+            attention: kind of attention, a key of :attr:`attentions`.
+            layers: number of layers.
+            length: number of tokens of each text.
+        """
         raise NotImplementedError
 
     def bench_config(self, layers: int, length: int) -> dict[str, Any]:
-        """Return the configuration that `toolkit bench` measures, without the keys that follow from the length."""
+        """Return the configuration that `toolkit bench` measures, without the keys that follow from the length.
+
+        Args:
+            layers: number of layers.
+            length: number of tokens of each text.
+        """
         raise NotImplementedError
 
     def keys_of_length(self, length: int) -> dict[str, Any]:
-        """Return the keys of a synthetic configuration that follow from the length."""
+        """Return the keys of a synthetic configuration that follow from the length of the texts.
+
+        Args:
+            length: number of tokens of each text.
+        """
         return {}
 
     def with_head(self, config: Mapping[str, Any], head: str) -> dict[str, Any]:
-        """Return the configuration as a model with this head has it."""
+        """Return a configuration as a model with another head has it."""
         return dict(config)
 
     # -- stage by stage ---------------------------------------------------------------------------------------------
 
     def depth(self, config: Mapping[str, Any]) -> int:
-        """Return the number of layers."""
+        """Return the number of layers of a model with this configuration."""
         raise NotImplementedError
 
     def weights_of(self, stage: str, names: Iterable[str]) -> list[str]:
-        """Which parameters belong to a forward stage of :mod:`.stages`."""
+        """Return the names of the parameters that belong to a forward stage of a comparison stage by stage.
+
+        Args:
+            stage: name of the stage (:mod:`.stages`).
+            names: names of all parameters.
+        """
         raise NotImplementedError
 
     def stage_elements(self, config: Mapping[str, Any]) -> tuple[int, int]:
-        """Parameters of the embedding, and of a layer."""
+        """Return the number of parameters of the embedding, and of one layer."""
         raise NotImplementedError
 
 
 def family(model: str) -> Family:
-    """Return the knowledge about a model, by its name in a job."""
+    """Return the gate's knowledge about a model family or about pairs.
+
+    Args:
+        model: name of the family, or :data:`.pair.PAIR`.
+    """
     return family_part(model, "family").FAMILY
 
 
 def ported(model: str) -> PortedFamily:
-    """Return the knowledge about a family of ``models.families.FAMILIES``."""
+    """Return the gate's knowledge about a family of this project.
+
+    Args:
+        model: name of the family, one of ``models.families.FAMILIES``.
+    """
     model_family = family(model)
     assert isinstance(model_family, PortedFamily), model
     return model_family

@@ -1,4 +1,4 @@
-"""Imports the gate's modules for a single model."""
+"""Import of the gate's modules for a single family."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from types import ModuleType
 
 
 def family_part(model: str, name: str) -> ModuleType:
-    """A module of ``toolkit/parity/families/MODEL``, imported on request: ``candidate`` needs Paddle, ``reference``
-    torch, the others neither. ``model`` is one of ``models.families.FAMILIES``, or :data:`.pair.PAIR`."""
+    """Return a module of ``toolkit/parity/families/MODEL``, which is imported on request.
+
+    The module ``candidate`` needs Paddle, ``reference`` needs torch, and the others need neither.
+
+    Args:
+        model: one of ``models.families.FAMILIES``, or :data:`.pair.PAIR`.
+        name: name of the module, such as ``reference``.
+    """
     return importlib.import_module(f"toolkit.parity.families.{model}.{name}")

@@ -4,28 +4,28 @@
 
     job.json             what to run (:class:`.job.Job`)
     weights.safetensors  the float32 weights, under the reference's names
-    batch.safetensors    one training batch
-    batches.safetensors  one for each step of a pair's training
-    labels.safetensors   of the examples of an update, with made-up tokens and masks
+    batch.safetensors    the training batch of the step
+    batches.safetensors  the batch of each step of a pair's training
+    labels.safetensors   labels of the examples of an update, with synthetic tokens and masks
     buffers.safetensors  of a pair: initial random values of its constant buffers in each run
     reference/           written by the torch worker, read by the Paddle worker
         float64.safetensors   every compared tensor of R64, the truth
-        draws-RUN.safetensors of the step, the updated model, and each evaluation: dropout masks, LSH rotations, bucket
-                              choices, margins
-        rates.json            of the dropout masks
-        checkpoint.safetensors  the reference's weights from the checkpoint that the weights are of
-        positions.safetensors if the job has fewer positions: rows that its evaluation reads of the checkpoint's table
+        draws-RUN.safetensors dropout masks, LSH rotations, bucket choices and margins of a run: of the step, of the
+                              updated model, or of an evaluation
+        rates.json            rate of each dropout mask
+        checkpoint.safetensors  the weights that the reference itself loads from the job's checkpoint
+        positions.safetensors if the job has fewer positions: rows of the checkpoint's table that its evaluation reads
         initial.safetensors   some values of each parameter of a few newly initialized models of the reference
         constants.safetensors tensors that the reference computes once and holds in addition to its parameters
         buffers.safetensors   of a pair: its buffers as computed in float64; buffers-float32.safetensors: in float32
-        unread.safetensors    of a pair's R64, which elements of each output the loss does not depend on
+        unread.safetensors    of a pair's R64: the elements of each output that the loss does not depend on
         order.json            names of the tensors in the order of execution; when it is there, the port is compared
         result.json           measurements (:class:`.results.ReferenceResult`)
         float32.safetensors   only for ``parity bitwise``, instead of R64: every tensor of R32
-        forced_input.safetensors  every operation of R64
-        forced_input.json     the noise of each
+        forced_input.safetensors  the result of every operation of R64
+        forced_input.json     the noise of each operation
         constants-measured.json for a pair's reference with rounded constants: by tensor, the port's error and bound
-        fingerprints.json     of a pair's R64 (:class:`.results.Fingerprints`)
+        fingerprints.json     fingerprints of the results in a pair's R64 (:class:`.results.Fingerprints`)
         remeasure.json        the noise of more runs, as many as ``remeasure-runs.json`` asks for
         tokens.json           only for ``parity texts``: the tokens of each text
         trajectory-DTYPE-RUN.safetensors, draws-step-N.safetensors, places.safetensors, trajectory.json
@@ -33,8 +33,8 @@
     candidate/                written by the comparator from the messages of the Paddle worker (:mod:`.handover`)
         result.json           :class:`.results.CandidateResult`
         forced_input.json     :class:`.results.ForcedInputResult`
-        attribution.json      the errors in float32 with one kind of kernel the reference's at a time
-        tokens.json           as the reference's
+        attribution.json      the float32 errors with one kind of kernels at a time taken from the reference
+        tokens.json           only for ``parity texts``: the tokens of each text
         trajectory-DTYPE.safetensors, trajectory.json
 
 Nothing else passes between the processes, except for the messages of the Paddle worker, and the kernels that it
@@ -63,50 +63,62 @@ from toolkit.parity.job.records import as_json, from_json, text_of
 
 Record = TypeVar("Record")
 
-#: Files of the reference, as above.
+#: Names of the reference's files with the weights and positions of a checkpoint.
 CHECKPOINT, POSITIONS = "checkpoint.safetensors", "positions.safetensors"
-#: That of a pair: the weights that its ``build`` makes.
+#: Name of the file with the weights that the ``build`` of a pair's reference returns.
 OWN_WEIGHTS = "weights.safetensors"
 
-#: Initial values of the constant buffers of a pair.
+#: Name of the file with the initial values of a pair's constant buffers.
 INITIAL_BUFFERS = "buffers.safetensors"
 
-#: For a pair's reference with rounded constants: by tensor, the port's error and its bound.
+#: Name of the file with the port's error and bound of each tensor, for a pair's reference with rounded constants.
 MEASURED_CONSTANTS = "constants-measured.json"
-#: Of a pair's R64, the elements of outputs that the loss does not depend on.
+#: Name of the file with the elements of R64's outputs that the loss does not depend on, of a pair.
 UNREAD = "unread.safetensors"
-#: For the operation trace: by name, where a packed output of R64 has padding.
+#: Name of the file with the mask of the padding in each packed output of R64, for the operation trace.
 PADDING = "padding.safetensors"
-#: Of a pair's R64.
+#: Name of the file with the fingerprints of the results in a pair's R64.
 FINGERPRINTS = "fingerprints.json"
 
-#: The task that runs a job; the others are follow-ups, each a module of that name on either side.
+#: Name of the task that measures a gate. All other tasks are follow-ups, which a worker runs after it.
 RESULT = "result"
 
 
 def result_path(job: Path, side: str, task: str = RESULT) -> Path:
-    """Return the file that a worker writes last."""
+    """Return the file that a worker writes last in a task.
+
+    Args:
+        job: folder of the job.
+        side: ``reference`` or ``candidate``.
+        task: name of the task.
+    """
     return job / side / f"{task}.json"
 
 
 def failure_path(job: Path, side: str, task: str = RESULT) -> Path:
-    """Return the file with the reason of a failed worker."""
+    """Return the file with the reason why a worker has failed in a task.
+
+    Args:
+        job: folder of the job.
+        side: ``reference``, ``candidate`` or ``comparator``.
+        task: name of the task.
+    """
     return job / side / f"{task}.failed"
 
 
 def remove_result(job: Path, side: str, task: str) -> None:
-    """Remove a worker's result of a task, which is to run again."""
+    """Remove a worker's result of a task, so that the task can run again."""
     result_path(job, side, task).unlink(missing_ok=True)
 
 
 def remove_unfinished(job: Path, side: str) -> None:
-    """Remove the files that a worker has not finished."""
+    """Remove the temporary files of a worker that has stopped while it wrote them."""
     for partial in (job / side).glob("*.partial"):
         partial.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text in UTF-8, whole or not at all."""
+    """Write a text file in UTF-8, which appears under its name only when it is complete."""
     partial = path.with_name(path.name + ".partial")
     with explain_write_errors(path):
         partial.write_text(text, encoding="utf-8")
@@ -114,31 +126,55 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON or dataclasses as JSON, whole or not at all. For the toolkit's own processes: NaN stays NaN, and all
-    is one line, which takes a fifth of the time."""
+    """Write JSON or dataclasses as a JSON file, which appears under its name only when it is complete.
+
+    The file is for the toolkit's own processes: NaN remains NaN, and all is in one line, which takes a fifth of the
+    time.
+
+    Args:
+        path: file to write.
+        content: the content, with dataclasses at any depth.
+    """
     write_text(path, text_of(content) + "\n")
 
 
 def write_report(path: Path, content: Any) -> None:
-    """Write JSON for any reader, as :func:`write_json` but with null for non-finite numbers."""
+    """Write JSON or dataclasses as a JSON file for any reader, with indentation.
+
+    Numbers that are not finite become null.
+
+    Args:
+        path: file to write.
+        content: the content, with dataclasses at any depth.
+    """
     write_text(path, strict_json.dumps(as_json(content), indent=1) + "\n")
 
 
 def read_json(path: Path) -> Any:
+    """Return the content of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read(path: Path, kind: type[Record]) -> Record:
-    """Return a JSON file as a record. Raises ValueError if it is none (see :func:`.records.from_json`)."""
+    """Return the content of a JSON file as a record of a type.
+
+    Args:
+        path: file to read.
+        kind: type of the record (:func:`.records.from_json`).
+
+    Raises:
+        ValueError: the content does not have this type.
+    """
     return from_json(kind, read_json(path), path.name)
 
 
 def read_job(folder: Path) -> Job:
+    """Return the job of a job folder, from its ``job.json``."""
     return read(folder / "job.json", Job)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write tensors as safetensors, whole or not at all."""
+    """Write tensors as a safetensors file, which appears under its name only when it is complete."""
     partial = path.with_name(path.name + ".partial")
     with explain_write_errors(partial, sum(np.asarray(value).nbytes for value in tensors.values())):
         save_file({name: np.asarray(value, order="C") for name, value in tensors.items()}, partial)
@@ -146,20 +182,28 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Return all tensors of a safetensors file, by name."""
     return load_file(path)
 
 
 def write_unread(place: Path, unread: Mapping[str, np.ndarray]) -> None:
-    """Write which elements of a reference's outputs the loss does not depend on, in one bit for each element.
+    """Write the elements of the reference's outputs that the loss does not depend on, one bit for each element.
 
     Args:
+        place: the reference's folder in the job folder.
         unread: boolean array for each output, in the output's shape. An output without such elements is left out.
     """
     write_tensors(place / UNREAD, {name: np.packbits(value) for name, value in unread.items() if value.any()})
 
 
 def read_unread(place: Path, name: str, shape: Sequence[int]) -> np.ndarray:
-    """Return which elements of an output the loss does not depend on, in the output's shape (:func:`write_unread`)."""
+    """Return a mask of the elements of an output that the loss does not depend on (:func:`write_unread`).
+
+    Args:
+        place: the reference's folder in the job folder.
+        name: name of the output.
+        shape: shape of the output and of the mask.
+    """
     packed_bits = read_tensors(place / UNREAD).get(name)
     if packed_bits is None:
         return np.zeros(shape, bool)
@@ -167,8 +211,17 @@ def read_unread(place: Path, name: str, shape: Sequence[int]) -> np.ndarray:
 
 
 def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
-    """Return once ``path`` exists. Raises RuntimeError if ``failure`` appeared instead, since the other worker has
-    stopped, and TimeoutError if neither came."""
+    """Wait until a file of the other worker exists.
+
+    Args:
+        path: the file.
+        failure: file that the other worker writes if it fails.
+        seconds: longest time to wait.
+
+    Raises:
+        RuntimeError: the other worker has failed.
+        TimeoutError: neither file has appeared in time.
+    """
     end = time.monotonic() + seconds
     while not path.exists():
         if failure.exists():
@@ -179,5 +232,14 @@ def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
 
 
 def wait_for_reference(job: Path, name: str, task: str = RESULT) -> None:
-    """Return once the reference has left a file."""
+    """Wait until the reference's worker has written a file.
+
+    Args:
+        job: folder of the job.
+        name: name of the file in the reference's folder.
+        task: task of the reference that writes the file.
+
+    Raises:
+        RuntimeError: the reference's worker has failed.
+    """
     wait_for(job / "reference" / name, failure_path(job, "reference", task))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+#: Default of ``--weights``: the kind of synthetic weights.
 DEFAULT_WEIGHTS = "heavy-tailed"
 
 
@@ -16,11 +17,12 @@ DEFAULT_WEIGHTS = "heavy-tailed"
 class GateOptions:
     """Options that select a comparison. A command sets its own options; the others keep their defaults.
 
-    The first group describes one of the toolkit's own ports, the last group a pair of the user's files.
+    The first group describes one of the toolkit's own ports, the second group any comparison, and the last group a pair
+    of the user's files.
 
     Attributes:
         weights_from: value of ``--weights``; None for a sweep over all kinds.
-        overrides: ``KEY=VALUE`` arguments.
+        overrides: ``KEY=VALUE`` arguments, which change the configuration.
         map_file: value of ``--map``.
     """
 

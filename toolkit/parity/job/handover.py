@@ -41,15 +41,32 @@ class Sender:
         self._pipe = pipe
 
     def begin(self, *part: str) -> None:
-        """Announce the part of the result that the next messages belong to, such as a mutant's name and a dtype."""
+        """Announce the part of the result that the next messages belong to.
+
+        Args:
+            part: names of the part, such as a mutant's name and a dtype.
+        """
         self._write(BEGIN, "", list(part))
 
     def send_json(self, kind: str, content: Any, name: str = "") -> None:
-        """Send a message without an array; dataclasses in ``content`` are converted to JSON."""
+        """Send a message without an array.
+
+        Args:
+            kind: kind of the message, of :data:`.messages.CONTENT`.
+            content: JSON or dataclasses, which are converted to JSON.
+            name: name of the tensor, draw or parameter; empty if the kind needs no name.
+        """
         self._write(kind, name, content)
 
     def send_array(self, kind: str, name: str, value: np.ndarray, content: Any = None) -> None:
-        """Send the current values of an array; complex numbers are sent as real and imaginary parts."""
+        """Send a message with the current values of an array.
+
+        Args:
+            kind: kind of the message, of :data:`.messages.CONTENT`.
+            name: name of the tensor, draw or parameter.
+            value: the array; complex numbers are sent as real and imaginary parts.
+            content: JSON in addition to the array; None for no content.
+        """
         if self._pipe is None:
             return
         value = np.asarray(as_real(value), order="C")
@@ -58,7 +75,7 @@ class Sender:
             self._write_bytes(value.reshape(-1).view(np.uint8).data)
 
     def send_arrays(self, kind: str, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        """Send pairs of a name and an array, each as a separate message."""
+        """Send a separate message of the same kind for each pair of a name and an array."""
         for name, value in values:
             self.send_array(kind, name, value)
 
@@ -67,11 +84,13 @@ class Sender:
         self._write(END, "", None)
 
     def _write(self, kind: str, name: str, content: Any, dtype: str | None = None, shape: Sequence[int] = ()) -> None:
+        """Write the line of JSON that begins a message, with the dtype and shape of its array."""
         assert kind in CONTENT, kind
         if self._pipe is not None:
             self._write_bytes(memoryview(text_of([kind, name, content, dtype, shape]).encode() + b"\n"))
 
     def _write_bytes(self, data: memoryview) -> None:
+        """Write all bytes to the pipe, and wait for the comparator if the pipe is full."""
         assert self._pipe is not None
         while data:
             data = data[os.write(self._pipe, data) :]
@@ -129,7 +148,7 @@ class Message:
             yield np.frombuffer(self._read(count), self.dtype, count)
 
     def value(self) -> np.ndarray:
-        """Read the whole array and return it."""
+        """Return the whole array of the message, after reading it from the pipe."""
         value = np.empty(self.shape, self.dtype)
         flat, start = value.reshape(-1), 0
         for block in self.blocks():
@@ -138,6 +157,7 @@ class Message:
         return value
 
     def _read(self, count: int) -> memoryview:
+        """Return the next ``count`` elements of the array as bytes, read from the pipe."""
         assert self.dtype is not None
         view = memoryview(self._buffer)[: count * self.dtype.itemsize]
         if self._source.readinto(view) != len(view):  # type: ignore[attr-defined]  # a buffered reader fills the view
@@ -148,6 +168,9 @@ class Message:
 
 def read_messages(source: BinaryIO) -> Iterator[Message]:
     """Yield the messages of one job, until its :data:`END`; unread parts of an array are skipped.
+
+    Args:
+        source: reading end of the pipe, as a buffered file.
 
     Raises:
         EOFError: the pipe was closed before the end of the job.
@@ -165,6 +188,13 @@ def read_messages(source: BinaryIO) -> Iterator[Message]:
 
 
 def _parse_message(line: bytes, source: BinaryIO, buffer: bytearray) -> Message:
+    """Return the message that begins with a line of JSON.
+
+    Args:
+        line: the line.
+        source: reading end of the pipe, which has the array after the line.
+        buffer: memory for one block of an array, which all messages share.
+    """
     kind, name, content, dtype_name, shape = json.loads(line)
     dtype = None if dtype_name is None else np.dtype(dtype_name)
     if dtype is not None and dtype.kind not in "fiub":

@@ -1,4 +1,4 @@
-"""SHA-256 of the tensors that both sides are given, for the report: taken while the workers compute."""
+"""SHA-256 of the tensor files in a job folder, for the report, computed while the workers run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from pathlib import Path
 
 from toolkit.parity.job import files
 
-#: Folders of tensors that pass between stages of a model larger than memory, and are deleted.
+#: Names of folders whose files are not hashed. Their tensors pass between the stages of a model larger than memory, and
+#: are then deleted.
 PASSING = ("state", "truth")
-#: Seconds between two scans of the folder.
+#: Number of seconds between two scans of the job folder.
 EVERY = 0.5
 
 
 class Hashes:
-    """SHA-256 of a job's tensor files, each hashed when it appears, and again if it changes.
+    """SHA-256 of a job's tensor files. Each file is hashed when it appears, and again if it changes.
 
-    A long text's reference leaves 10 GB, which takes 13 seconds; after the workers' end nothing else would run.
+    The reference of a long text writes 10 GB, whose hashes take 13 seconds. After the end of the workers, the gate
+    would have to wait for them.
+
+    Args:
+        job: folder of the job.
     """
 
     def __init__(self, job: Path) -> None:
@@ -27,21 +32,25 @@ class Hashes:
         self._ended = threading.Event()
 
     def all(self) -> dict[str, str]:
-        """By each file's path in the job folder, in order; asked for when the workers have ended."""
+        """Return the SHA-256 of each tensor file by its path in the job folder, sorted by path.
+
+        Call it after the workers have ended.
+        """
         self._look()
         return {name: digest for name, (_, digest) in sorted(self._found.items())}
 
     def watch(self) -> None:
-        """Hash what appears, until :meth:`end`."""
+        """Hash the files that appear or change, until :meth:`end` is called."""
         while not self._ended.wait(EVERY):
             with contextlib.suppress(OSError):  # the gate was stopped, and its folder is gone
                 self._look()
 
     def end(self) -> None:
-        """Stop watching."""
+        """End :meth:`watch`, which runs in another thread."""
         self._ended.set()
 
     def _look(self) -> None:
+        """Hash all tensor files of the job folder that are new or have changed."""
         for path in self._job.rglob("*.safetensors"):
             if path.parent.name in PASSING:
                 continue
@@ -53,7 +62,13 @@ class Hashes:
 
 @contextlib.contextmanager
 def hash_job_files(job: Path) -> Iterator[Hashes]:
-    """Hash what appears in a job folder inside the ``with`` block."""
+    """Inside the ``with`` block, hash the tensor files that appear in a job folder, in a separate thread.
+
+    The block gets the hashes.
+
+    Args:
+        job: folder of the job.
+    """
     hashes = Hashes(job)
     watch = threading.Thread(target=hashes.watch, daemon=True)
     watch.start()

@@ -1,8 +1,8 @@
-"""The Pythons that run the reference and a user's port, if they are others than the gate's (``--reference-python``,
-``--port-python``).
+"""The Python interpreters that run the reference and a user's port (``--reference-python``, ``--port-python``).
 
-The environments then need not fit together: the reference's has torch and transformers and no Paddle, the port's Paddle
-and no torch. The gate only knows an interpreter's own answer about its versions.
+They may have other environments than the gate, which then need not fit together: the reference's has torch and
+transformers and no Paddle, the port's has Paddle and no torch. The gate knows only the versions that an interpreter
+itself reports.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from toolkit.errors import Inconclusive, ToolkitError, UserError
 from toolkit.machine.home import expand_user_home
 from toolkit.parity.job import launch
 
-#: Packages that each side imports. SentencePiece is only for runs whose tokenizer is to be compared.
+#: Names of the packages that each side needs. SentencePiece is needed only if a run's tokenizer is compared.
 REQUIRED_PACKAGES = {
     "reference": ("torch", "transformers", "numpy", "safetensors"),
     "port": ("paddlepaddle", "numpy", "safetensors"),
 }
-#: Distributions that also count as one of them.
+#: Name of another distribution that provides a required package, by the package.
 INSTEAD = {"paddlepaddle": "paddlepaddle-gpu"}
-#: The oldest Python that reads this source.
+#: Oldest version of Python, (major, minor), that can run this project.
 OLDEST = (3, 10)
-#: Seconds after which a silent interpreter counts as invalid.
+#: Number of seconds after which an interpreter without an answer counts as invalid.
 PATIENCE = 60.0
-#: The question. It looks at metadata and imports nothing heavy, so the answer takes a tenth of a second.
+#: Program that an interpreter runs to print its versions as JSON. It reads metadata and imports no large package, so it
+#: takes a tenth of a second.
 QUESTION = """
 import importlib.metadata, json, platform, sys
 found = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
@@ -44,7 +45,7 @@ def locate_interpreter(path: str, having: Sequence[str] = REQUIRED_PACKAGES["ref
 
     Args:
         path: path of a file, or name of a command.
-        having: packages that the message names.
+        having: packages that the interpreter should have, for the error message.
 
     Raises:
         UserError: there is no such executable file.
@@ -60,14 +61,27 @@ def locate_interpreter(path: str, having: Sequence[str] = REQUIRED_PACKAGES["ref
 def reference_interpreter(path: str) -> str:
     """Return the absolute path of an interpreter after checking that it can run the reference.
 
-    Raises UserError if it is not an interpreter, and Inconclusive if it lacks torch or transformers.
+    Args:
+        path: path of a file, or name of a command.
+
+    Raises:
+        UserError: it is not a Python interpreter.
+        Inconclusive: it lacks torch or transformers, or is too old.
     """
     return _check_interpreter(path, "reference")
 
 
 def interpreter_of(path: str | None, side: str) -> str | None:
-    """Return the path of ``--reference-python`` or ``--port-python`` after checking that it can run that side. None
-    is the interpreter that runs the gate. Raises as :func:`reference_interpreter`, with the option."""
+    """Return the absolute path of an option's interpreter after checking that it can run its side.
+
+    Args:
+        path: value of ``--reference-python`` or ``--port-python``; None, which is returned, for the gate's interpreter.
+        side: ``reference`` or ``port``.
+
+    Raises:
+        UserError: it is not a Python interpreter. The message names the option.
+        Inconclusive: it lacks a package, or is too old. The message names the option.
+    """
     try:
         return None if path is None else _check_interpreter(path, side)
     except ToolkitError as error:
@@ -75,6 +89,7 @@ def interpreter_of(path: str | None, side: str) -> str | None:
 
 
 def _check_interpreter(path: str, side: str) -> str:
+    """Return the absolute path of an interpreter after checking that it can run ``reference`` or ``port``."""
     executable = locate_interpreter(path, REQUIRED_PACKAGES[side][:2])
     versions_of(executable, side)
     return executable
@@ -82,9 +97,15 @@ def _check_interpreter(path: str, side: str) -> str:
 
 @functools.cache
 def versions_of(interpreter: str, side: str = "reference") -> dict[str, str]:
-    """Return the versions of Python and of its installed packages by name, as the interpreter reports them.
+    """Return the versions of an interpreter's Python, platform and installed packages, by name.
 
-    Raises UserError if it is not a Python, and Inconclusive if it cannot run the side, ``reference`` or ``port``.
+    Args:
+        interpreter: path of the interpreter.
+        side: side that it is to run, ``reference`` or ``port``.
+
+    Raises:
+        UserError: it is not a Python interpreter.
+        Inconclusive: it lacks a package of the side, or is too old.
     """
     answer = _query_interpreter(interpreter)
     if tuple(answer["version_info"]) < OLDEST:
@@ -104,6 +125,11 @@ def versions_of(interpreter: str, side: str = "reference") -> dict[str, str]:
 
 
 def _query_interpreter(interpreter: str) -> dict:
+    """Return the answer of an interpreter to :data:`QUESTION`: its ``version_info`` and ``versions``.
+
+    Raises:
+        UserError: the interpreter does not answer.
+    """
     try:
         process = subprocess.run(
             code_command(interpreter, QUESTION),

@@ -1,4 +1,4 @@
-"""The workers' job: the content of ``job.json``."""
+"""The job of the two workers: the content of ``job.json``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolkit.parity.measure.updates import count_update_rows
 SCHEMA = 7
 
 
-#: By head.
+#: Task of a recipe, by the head of the model.
 TASKS = {
     "sequence_classification": "classification",
     "question_answering": "question_answering",
@@ -24,10 +24,10 @@ TASKS = {
 
 @dataclass(frozen=True)
 class TokenizerJob:
-    """A tokenizer to compare.
+    """A tokenizer to compare, with the texts that both sides encode.
 
     Attributes:
-        kind: kind of :class:`.family.TokenizerKind`.
+        kind: name of the kind (:attr:`.family.TokenizerKind.kind`).
         texts: texts of the run's data, and adversarial texts.
         max_length: number of tokens that a text is padded or cut to.
         path: path of the SentencePiece model, or of the folder with ``vocab.json`` and ``merges.txt``; None for bytes.
@@ -43,7 +43,7 @@ class TokenizerJob:
     padded: int | None = None
 
     def numbered_texts(self) -> list[tuple[str, bool]]:
-        """Return each text, and whether it is also compared padded."""
+        """Return each text, and whether it is also compared padded and cut."""
         return [(text, self.padded is None or number < self.padded) for number, text in enumerate(self.texts)]
 
 
@@ -70,7 +70,7 @@ class TrainingSettings:
 
     @property
     def examples_of_update(self) -> int:
-        """Number of the run's examples in a gate update."""
+        """Number of the run's examples that the gate uses in each update."""
         return count_update_rows(self.batch_size, self.gradient_accumulation_steps)
 
 
@@ -127,7 +127,7 @@ class ComparisonSettings:
     lora: dict[str, Any] | None = None
 
     def common(self) -> dict[str, Any]:
-        """Return the attributes of this class by name, without attributes of a subclass."""
+        """Return the attributes of this class by name, without the attributes that a subclass adds."""
         return {attribute.name: getattr(self, attribute.name) for attribute in fields(ComparisonSettings)}
 
 
@@ -172,5 +172,5 @@ class Job(ComparisonSettings):
 
     @property
     def task(self) -> str:
-        """The task of recipes with this head, or with the same terms of the loss; "" for a pair."""
+        """Task of recipes with this head, which determines the terms of the loss; empty for a pair."""
         return TASKS.get(self.head, "")

@@ -1,7 +1,8 @@
 """Kernels that the port can take from the reference, and the messages that its process sends to request them.
 
-The two frameworks' processes stay apart. The port's sends the name of a kernel, options and arrays through a pipe; the
-reference's answers with arrays. A message is a JSON header, then the bytes of each array that has any.
+The frameworks run in separate processes. The port's process sends the name of a kernel, options and arrays through a
+pipe; the reference's process answers with arrays. A message is a JSON header, then the bytes of each array that is not
+empty.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-#: The kinds of kernels, as the command line and the report name them, with a description. Both frameworks round
-#: everything else that the ports use (sums of two tensors, products, quotients, roots, gathers) correctly.
+#: Description of each kind of kernels, by its name on the command line and in the report. Both frameworks round all
+#: other operations of the ports (sums of two tensors, products, quotients, roots, gathers) correctly.
 KINDS = {
     "matmul": "matrix products, with or without a bias",
     "layer_norm": "layer normalisation",
@@ -25,13 +26,20 @@ KINDS = {
     "rsqrt": "1 / sqrt(x)",
     "loss": "cross entropy and the other losses",
 }
+#: Names of the dtypes that a message may contain.
 DTYPES = ("float32", "float64", "int64", "bool")
-#: Gives a new, C-contiguous array of a shape and dtype, to be filled.
+#: Returns a new, C-contiguous array of a shape and a dtype, whose content is filled later.
 Allocate = Callable[[tuple[int, ...], str], np.ndarray]
 
 
 def send(connection: Connection, words: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> None:
-    """Send a message: ``words`` (JSON) and arrays of :data:`DTYPES`."""
+    """Send a message with arrays to the other process.
+
+    Args:
+        connection: open pipe to the other process.
+        words: JSON of the message.
+        arrays: arrays with dtypes of :data:`DTYPES`.
+    """
     arrays = [np.asarray(array, order="C") for array in arrays]
     header = {**words, "arrays": [[str(array.dtype), list(array.shape)] for array in arrays]}
     connection.send_bytes(json.dumps(header).encode())
@@ -41,8 +49,16 @@ def send(connection: Connection, words: Mapping[str, Any], arrays: Sequence[np.n
 
 
 def receive(connection: Connection, allocate: Allocate = np.empty) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The other side's next message. Raises EOFError if it has closed the connection, and ValueError for an array of a
-    dtype that is none of :data:`DTYPES`."""
+    """Wait for the next message of the other process, and return its JSON and its arrays.
+
+    Args:
+        connection: open pipe to the other process.
+        allocate: returns the memory of each array.
+
+    Raises:
+        EOFError: the other process has closed the connection.
+        ValueError: an array has a dtype that is not in :data:`DTYPES`.
+    """
     words = json.loads(connection.recv_bytes())
     arrays = []
     for dtype, shape in words.pop("arrays"):

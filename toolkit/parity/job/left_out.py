@@ -23,23 +23,30 @@ def weights_path_of(bundle: Path) -> Path:
 
 
 def hash_tensors(path: Path) -> dict[str, str]:
-    """Return the SHA-256 of each tensor of a file, by name. Raises OSError or UnreadableFile."""
+    """Return the SHA-256 of each tensor of a safetensors file, by name.
+
+    Raises:
+        OSError: the file cannot be opened.
+        UnreadableFile: the file is damaged.
+    """
     return {name: _hash_values(value) for name, value in _read_tensors(path)}
 
 
 def _hash_values(value: np.ndarray) -> str:
+    """Return the SHA-256 of an array's float32 values in C order, little-endian, as hexadecimal digits."""
     return hashlib.sha256(np.ascontiguousarray(value, "<f4").data).hexdigest()
 
 
 def write_weights(
     path: Path, source: Path, recorded_digests: Mapping[str, str], shapes: Mapping[str, Sequence[int]]
 ) -> None:
-    """Write the parameters that a reference was recorded with to a file.
+    """Write the parameters that a reference was recorded with to a file, after checking each of them.
 
     Args:
         path: file to write.
         source: safetensors file, or folder of a checkpoint, with these parameters. It may have others, too.
-        recorded_digests, shapes: SHA-256 and shape of each recorded parameter, by name.
+        recorded_digests: SHA-256 of each recorded parameter, by name.
+        shapes: shape of each recorded parameter, by name.
 
     Raises:
         UserError: a parameter is missing or differs from the recording.
@@ -62,4 +69,5 @@ def write_weights(
 
 
 def _read_tensors(source: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and values of each tensor in a safetensors file or in a checkpoint's folder."""
     return read_tensors(source) if source.is_dir() else read_file_tensors(source)

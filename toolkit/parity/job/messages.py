@@ -1,7 +1,7 @@
-"""The messages of the port's process: the kinds that exist, and the content of each.
+"""The messages of the port's process: their kinds, and the type of each kind's content.
 
-:class:`.handover.Sender` sends them; methods marked by :func:`toolkit.parity.comparator.handler.handles` handle
-them. A message with an array has the tensor's name; the comment says which array it is.
+:class:`.handover.Sender` sends them; methods marked by :func:`toolkit.parity.comparator.handler.handles` handle them. A
+message with an array has the tensor's name; the comment describes the array.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toolkit.parity.measure.loop_accuracy import LoopCall
 
 @dataclass(frozen=True)
 class DrawRequest:
-    """A draw that the port asks for in place of its own.
+    """The port's request for a draw of R64 that replaces its own draw.
 
     Attributes:
         what: the kind of draw in words, such as ``a dropout mask``.
@@ -30,12 +30,12 @@ class DrawRequest:
 
 @dataclass(frozen=True)
 class OwnDraw:
-    """A draw of the port's own generator.
+    """A draw that the port's own generator has made.
 
     Attributes:
         shape: shape that the port asks for.
         rate: rate of a dropout mask; None for rotations.
-        is_seeded: whether rotations are the same each time.
+        is_seeded: whether a fixed seed makes rotations the same each time.
     """
 
     shape: list[int]
@@ -45,12 +45,12 @@ class OwnDraw:
 
 @dataclass(frozen=True)
 class CallOrigin:
-    """The origin of a call of a Paddle function.
+    """The origin of a call of a Paddle function in a user's port.
 
     Attributes:
         where: source location of the call.
-        inputs: numbers of the earlier calls that computed its inputs.
-        layer: name of the layer that calls it.
+        inputs: numbers of the earlier calls that computed its inputs, counted in the order of the calls.
+        layer: name of the layer that calls the function.
         num_tensors: number of tensors among its arguments.
     """
 
@@ -60,9 +60,9 @@ class CallOrigin:
     num_tensors: int
 
 
-#: Kind of the message that begins a part of the result, and of the message that ends a job.
+#: Kind of the message that begins a part of the result; kind of the message that ends a job.
 BEGIN, END = "begin", "end"
-#: Kind -> type of the content; None for a message without content.
+#: Type of the content of each kind of message, by the kind; None for messages without content.
 CONTENT: dict[str, Any] = {
     BEGIN: list[str],  # the names of the part: a mutant and a dtype, or a stage and a dtype
     END: None,

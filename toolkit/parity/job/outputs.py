@@ -1,4 +1,7 @@
-"""Outputs of a user's model or module: a tensor, a tuple, a mapping, a dataclass or a library's own output class."""
+"""Access to the outputs of a user's model or module.
+
+An output is a tensor, a tuple, a mapping, a dataclass or an object of a library's own output class.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def compute_step(
     also kept separately.
 
     Args:
-        source: module of the side's file.
+        source: imported module of the side's file.
         model: model of the side.
         inputs: batches of the step.
         needs_loss: whether a loss is required; False if only a forward is compared.
@@ -81,6 +84,7 @@ def _compute_batch(
     is_tensor: Callable[[Any], bool],
     cross_entropy: Callable[[Any, Any], Any],
 ) -> StepOutput:
+    """Return the output of a side's model for one batch (:func:`compute_step`)."""
     if hasattr(source, "loss"):
         loss, logits = source.loss(model, inputs), None
     else:
@@ -108,7 +112,7 @@ def _select_inputs(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parts_of(output: Any) -> Iterable[Any]:
-    """Return the parts of an output in order, or () if it has none."""
+    """Return the parts of a module's output in their order, or () if the output has no parts."""
     if isinstance(output, Mapping):
         return list(output.values())
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
@@ -119,12 +123,24 @@ def parts_of(output: Any) -> Iterable[Any]:
 
 
 def part(output: Any, name: str) -> Any:
-    """Return the part of an output with this name, or None if there is none."""
+    """Return a part of a model's output, or None if the output has no such part.
+
+    Args:
+        output: mapping, or object with attributes.
+        name: key or attribute of the part, such as ``loss``.
+    """
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
 def several_losses(losses: Any, is_tensor: Callable[[Any], bool]) -> dict[str, Any]:
-    """Return several losses by name, or by number for a tuple; {} if they are not several scalar tensors."""
+    """Return several losses by name, or {} if the value is not several scalar tensors.
+
+    The losses of a tuple are named by their numbers, ``1``, ``2`` and so on.
+
+    Args:
+        losses: value that a model or a file's ``loss`` has returned.
+        is_tensor: function that returns whether a value is a tensor of the framework.
+    """
     named_losses = losses.items() if isinstance(losses, Mapping) else enumerate(parts_of(losses), 1)
     losses_by_name = {str(name): one for name, one in named_losses}
     are_scalars = all(is_tensor(one) and one.ndim == 0 for one in losses_by_name.values())
@@ -132,10 +148,14 @@ def several_losses(losses: Any, is_tensor: Callable[[Any], bool]) -> dict[str, A
 
 
 def loss_and_logits(output: Any, is_tensor: Callable[[Any], bool]) -> tuple[Any, Any]:
-    """Return the loss and the logits of an output, each None if it is absent.
+    """Return the loss and the logits in a model's output, each None if it is absent.
 
     They are the parts with these names; otherwise a leading scalar and the tensor after it; otherwise the first tensor
-    as logits.
+    as logits. Several losses are returned by name.
+
+    Args:
+        output: output of the model.
+        is_tensor: function that returns whether a value is a tensor of the framework.
     """
     if is_tensor(output):
         return (output, None) if output.ndim == 0 else (None, output)

@@ -17,22 +17,22 @@ Tensor = TypeVar("Tensor", bound=Any)
 
 #: Model name of a job for a pair, instead of a family's name.
 PAIR = "pair"
-#: Kinds of random draws, and of discrete choices that R64 makes for the port, such as the signs under a ReLU.
+#: Kinds of random draws; kinds of discrete choices that R64 makes for the port, such as the signs of a ReLU's inputs.
 RANDOM = ("dropout", "normal", "uniform", "multinomial")
 CHOICES = ("relu", "choice")
 #: Default time limit of user code in seconds: a large model takes minutes, and a hanging one never ends.
 TIME_LIMIT = 1800.0
 #: Largest number of batches that a file may return for one step.
 MAX_BATCHES = 16
-#: The task of building a side and describing it.
+#: Name of the workers' task that builds a side and describes it.
 DESCRIBE = "describe"
-#: The task of training each side independently for some steps.
+#: Name of the workers' task that trains each side independently for some steps.
 TRAJECTORY = "trajectory"
 
 
 @dataclass(frozen=True)
 class ParameterFacts:
-    """A parameter of a side.
+    """Description of a parameter on one side of a pair.
 
     Attributes:
         name: name on its own side; the first name of a tied parameter.
@@ -59,7 +59,7 @@ class ParameterFacts:
 
 @dataclass(frozen=True)
 class BufferFacts(ParameterFacts):
-    """A buffer of a side.
+    """Description of a buffer on one side of a pair.
 
     Attributes:
         is_state: whether a checkpoint holds the buffer, or a training-mode step changes it. A port must hold it, too.
@@ -74,13 +74,13 @@ class BufferFacts(ParameterFacts):
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """A module that ran.
+    """Description of a module that ran on one side of a pair.
 
     Attributes:
         name: path of the module.
         kind: class of the module.
         shape: shape of the output's first tensor; None if it does not hold floating-point numbers.
-        has: settings that a fault can change: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
+        has: settings that a mutant can change: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
         layout: layout of the data, such as ``NCHW`` or ``NLC``; empty if the class does not define it.
     """
 
@@ -93,10 +93,10 @@ class ModuleFacts:
 
 @dataclass(frozen=True)
 class DrawFacts:
-    """A random draw or a discrete choice, in the order of execution.
+    """Description of a random draw or a discrete choice on one side of a pair.
 
     Attributes:
-        name: name with kind, module and call (:mod:`toolkit.parity.measure.naming`).
+        name: name with kind, module and call, such as ``dropout:encoder.drop`` (:mod:`toolkit.parity.measure.naming`).
         shape: shape of the drawn tensor.
         rate: dropout rate; None for other draws.
     """
@@ -107,20 +107,20 @@ class DrawFacts:
 
     @property
     def kind(self) -> str:
-        """The kind of the draw (:data:`RANDOM`, :data:`CHOICES`), or the function of a draw that is only reported."""
+        """Kind of the draw (:data:`RANDOM`, :data:`CHOICES`), or the function of a draw that is only reported."""
         return TensorName.parse(self.name).kind
 
 
 @dataclass
 class Description:
-    """The parts of a side.
+    """Description of all parts of one side of a pair.
 
     Attributes:
         parameters: trained parameters.
-        modules: modules that ran, in the order in which they finished.
+        modules: modules that ran, in the order of their ends.
         draws: random draws and discrete choices, in execution order.
         buffers: buffers, and parameters that are not trained.
-        masks: comparisons in the forward that make masks.
+        masks: comparisons in the forward that produce masks.
         num_operations: number of source locations in a port's own code that call Paddle's functions.
     """
 
@@ -137,7 +137,8 @@ class ParameterMatch:
     """A parameter of the reference with its counterpart in the port. Either may be a slice of a parameter.
 
     Attributes:
-        reference, port: name of the parameter on each side.
+        reference: name of the reference's parameter.
+        port: name of the port's parameter.
         transpose: whether the port's array is the transpose of the reference's array.
         certain: whether both the name and the execution order match.
         rows: start and end of the slice of the reference's parameter; None for the whole parameter.
@@ -159,7 +160,7 @@ class ParameterMatch:
 
 @dataclass(frozen=True)
 class OutputOrder:
-    """Order of the features of an output in the port.
+    """Order of the features in a module's output of the port, if it differs from the reference's.
 
     Attributes:
         axis: axis of the features in the reference's output.
@@ -172,12 +173,13 @@ class OutputOrder:
 
 @dataclass
 class PairMap:
-    """Correspondence of the parts of both sides.
+    """Correspondence of the parts of a pair's reference and port.
 
     Attributes:
         parameters: matching parameters.
         buffers: matching buffers.
-        reference_state, port_state: names of buffers of each side that should have a counterpart but have none.
+        reference_state: names of the reference's buffers that should have a counterpart but have none.
+        port_state: names of the port's buffers that should have a counterpart but have none.
         drawn_buffers: reference's names of buffers that both sides draw at random when they are built, and of frozen
             parameters that the reference draws.
         shapes: shapes of the compared outputs in the reference, by its module.
@@ -214,7 +216,7 @@ class PairMap:
 
 @dataclass(frozen=True)
 class KnownDifference:
-    """Difference that a map accepts for the tensors that match a pattern.
+    """Difference that the user's map accepts for the tensors that match a pattern.
 
     Attributes:
         why: the user's reason, which every report repeats.
@@ -230,7 +232,8 @@ class Pair:
     """The files of a pair, the correspondence of its sides, and the settings of its comparison.
 
     Attributes:
-        port, reference: Python file or dotted module name of each side, with ``build(config)``.
+        port: Python file or dotted module name of the port, with ``build(config)``.
+        reference: Python file or dotted module name of the reference, with ``build(config)``.
         batch_from: side whose file has ``batch(config, rng)``: ``port`` or ``reference``.
         map: correspondence of the sides; None until both are described.
         time_limit: seconds until the processes of a step are ended.
@@ -239,7 +242,7 @@ class Pair:
         any_framework: whether the reference is recorded for ports in any framework. Its epsilons are then not rounded
             to float32, as Paddle's kernels round theirs.
         small: whether sketches of large tensors are recorded, and no weights (:mod:`.left_out`).
-        steps: number of steps that each side then trains independently.
+        steps: number of steps that each side then trains independently; 0 for no training.
         is_large: whether it has so many parameters that less is compared (:attr:`.job.Job.brief`).
         accept: known difference of the tensors that match each pattern, by pattern.
     """
@@ -258,18 +261,18 @@ class Pair:
     accept: dict[str, KnownDifference] = field(default_factory=dict)
 
     def source_of(self, side: str) -> str:
-        """Return the file or module of a side, ``reference`` or ``candidate``."""
+        """Return the Python file or module name of a side, ``reference`` or ``candidate``."""
         return self.reference if side == "reference" else self.port
 
 
 def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
-    """Return the result of a file's ``batch`` function.
+    """Return the arrays of a file's ``batch`` function, by name.
 
     The function may list or yield several batches. Then each name starts with the number of its batch, such as
     ``2/labels`` (:func:`batches_in`).
 
     Args:
-        source: module of the file.
+        source: imported module of the file.
         config: configuration of the pair.
         seed: seed of the function's random generator.
 
@@ -292,7 +295,11 @@ def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.nda
 
 
 def batches_in(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Split a batch into the batches of a step, by the numbers that the names start with (:func:`batch_of`)."""
+    """Return the separate batches of a step, each by name.
+
+    Args:
+        batch: arrays or tensors whose names may start with the number of their batch, such as ``2/labels``.
+    """
     batches: dict[str, dict[str, Tensor]] = {}
     for key, value in batch.items():
         number, separator, name = key.partition("/")
@@ -302,7 +309,15 @@ def batches_in(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _as_arrays(source: Any, value: Any) -> dict[str, np.ndarray]:
-    """Return one batch as arrays, with floating-point numbers in float32."""
+    """Return one batch as arrays by name, with floating-point numbers in float32.
+
+    Args:
+        source: imported module of the file.
+        value: result of the file's ``batch`` function.
+
+    Raises:
+        UserCodeError: the value is not a mapping of names to numbers.
+    """
     if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
         description = "an empty dict" if value == {} else type(value).__name__
         raise user_code.UserCodeError(

@@ -1,8 +1,8 @@
-"""Checkpoints that are pickles: read once, in a process of the reference's, then kept as safetensors.
+"""Checkpoints that are pickles, which a process of the reference reads once and converts to safetensors.
 
 The three released checkpoints of Reformer and CTRL are pickles of 2020. Unpickling a file runs its author's code, so
-neither this process nor the port's ever does it (:mod:`toolkit.parity.reference.unpickle`). The result is kept under
-the SHA-256 of the pickle, and both sides of the gate read that.
+neither this process nor the port's ever does it (:mod:`toolkit.parity.reference.unpickle`). The result is cached under
+the SHA-256 of the pickle, and both sides of the gate read it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from toolkit.machine.runtime import cache_folder
 from toolkit.machine.scratch import child_process
 from toolkit.parity.job import files, launch
 
-#: Part of the key: raised when the conversion changes.
+#: Version of the conversion, part of the cache key, which is increased when the conversion changes.
 VERSION = 1
 
-#: Advice on a pickle in an environment without torch.
+#: Error message for a pickle in an environment without torch.
 WITHOUT_TORCH = (
     "is a pickle, which only torch reads safely, and this Python has none: name one that has it (--reference-python "
     "PATH; of a recipe, parity.reference_python=PATH), or a revision that holds safetensors"
@@ -32,9 +32,16 @@ WITHOUT_TORCH = (
 
 
 def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
-    """Return the folder with a checkpoint's safetensors: the checkpoint itself if it has them, otherwise a
-    cached conversion. ``python`` is the interpreter that has torch; None for this interpreter. Raises UnreadableFile or
-    OSError if the pickle is invalid, asks for code, or cannot be converted."""
+    """Return the folder with a checkpoint's safetensors: the checkpoint itself, or a cached conversion of its pickles.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        python: interpreter that has torch; None for this interpreter.
+
+    Raises:
+        UnreadableFile: a pickle is invalid, contains code, or cannot be converted.
+        OSError: a file cannot be read or written.
+    """
     pickles = pickle_files(checkpoint)
     if not pickles:
         return checkpoint
@@ -52,6 +59,16 @@ def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
 
 
 def _convert_pickles(python: str, target: Path, pickles: Sequence[Path]) -> None:
+    """Convert pickles to safetensors in a process of the interpreter ``python``.
+
+    Args:
+        python: interpreter that has torch.
+        target: folder of the safetensors.
+        pickles: files to convert.
+
+    Raises:
+        UnreadableFile: a pickle cannot be converted.
+    """
     module = "toolkit.parity.reference.unpickle"
     command = launch.module_command(python, module, str(target), *map(str, pickles))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}

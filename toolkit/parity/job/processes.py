@@ -1,5 +1,8 @@
-"""The processes of a gate: started, watched, ended. Only the reference's process imports torch, and only the
-port's imports Paddle. A third process, the comparator, measures the port's results."""
+"""Start, supervision and end of a gate's processes.
+
+Only the reference's process imports torch, and only the port's imports Paddle. A third process, the comparator,
+measures the port's results.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from toolkit.machine.scratch import child_process
 from toolkit.parity.job import files, handover, launch, user_code
 from toolkit.parity.job.worker import BY_USER_CODE, STACK
 
-#: Message about a worker that has ended without a message.
+#: Begin of the message about a worker that the system has killed.
 KILLED_MESSAGE = "it was killed"
-#: Name of the process that measures the messages of the port's process, and the tasks in which it runs.
+#: Name of the process that measures the messages of the port's process, and the tasks that need this process.
 COMPARATOR = "comparator"
 MEASURED_TASKS = (files.RESULT, "forced_input", "attribution")
-#: Seconds that a worker has to log its stack.
+#: Number of seconds that a worker has to log its stack.
 SECONDS_FOR_STACK = 1.0
 
 
@@ -84,7 +87,12 @@ def run_workers(
 
 
 def _without_job_paths(words: str, jobs: Iterable[Path]) -> str:
-    """Return a message with a job's files named relative to the job, whose folder is temporary."""
+    """Return a message without the paths of the job folders, which are temporary.
+
+    Args:
+        words: the message.
+        jobs: job folders. Their files are named relative to them.
+    """
     for job in jobs:
         words = words.replace(f"{job}{os.sep}", "")
     return words
@@ -93,7 +101,14 @@ def _without_job_paths(words: str, jobs: Iterable[Path]) -> str:
 def _words_of_comparator(
     jobs: Sequence[Path], workers: Mapping[str, subprocess.Popen], task: str, has_stopped: bool
 ) -> str:
-    """Return why the comparator failed; empty if it only lacked messages of the port's process."""
+    """Return the reason why the comparator failed; empty if it only lacked messages of the port's process.
+
+    Args:
+        jobs: folders of the jobs.
+        workers: process of each side, and the comparator.
+        task: task of the workers.
+        has_stopped: whether the comparator has ended without a result.
+    """
     failures = (files.failure_path(job, COMPARATOR, task) for job in jobs)
     words = next((failure.read_text(encoding="utf-8").strip() for failure in failures if failure.exists()), "")
     if words or not has_stopped or workers[COMPARATOR].returncode == 0:
@@ -102,8 +117,17 @@ def _words_of_comparator(
 
 
 def _without_result(job: Path, sides: Iterable[str], stopped_sides: Sequence[str], task: str) -> list[str]:
-    """The sides that left no result, the first failure first: the other may have failed for lack of its output. One
-    that the gate ended comes last."""
+    """Return the sides that left no result of a job, with the earliest failure first.
+
+    A later failure may only follow from the missing output of the other side. A side that the gate itself ended comes
+    last.
+
+    Args:
+        job: folder of the job.
+        sides: the sides that ran.
+        stopped_sides: sides that ended without a result, not by the gate.
+        task: task of the workers.
+    """
 
     def failed_at(side: str) -> float:
         failure = files.failure_path(job, side, task)
@@ -115,7 +139,10 @@ def _without_result(job: Path, sides: Iterable[str], stopped_sides: Sequence[str
 
 
 def _time_limit(jobs: Sequence[Path]) -> float:
-    """Seconds for the workers: a pair's limit times its steps; none for a family."""
+    """Return the number of seconds after which the workers are ended; infinite for a family.
+
+    A pair's limit counts for each job and each mutant.
+    """
     limit = 0.0
     for job in jobs:
         if not (job / "job.json").exists() or (content := files.read_job(job)).pair is None:
@@ -127,7 +154,14 @@ def _time_limit(jobs: Sequence[Path]) -> float:
 def _describe_overdue_side(
     jobs: Sequence[Path], sides: Iterable[str], workers: Mapping[str, subprocess.Popen], limit: float
 ) -> str:
-    """Return a message with the side of a user's pair that does not end, and its current line."""
+    """Return a message with the side of a user's pair that has not ended in time, and its current line.
+
+    Args:
+        jobs: folders of the jobs.
+        sides: the sides that ran.
+        workers: process of each side.
+        limit: time limit in seconds.
+    """
     pair = files.read_job(jobs[0]).pair
     assert pair is not None
     running = [side for side in sides if workers[side].poll() is None]
@@ -142,19 +176,33 @@ def _describe_overdue_side(
 
 
 def _line_in(log: Path, file: Path) -> str:
-    """Return the innermost line of a file that a worker's log of its threads' stacks names."""
+    """Return the innermost running line of a user's file, such as ``port.py:12, in forward``.
+
+    The result is empty if no thread runs the file.
+
+    Args:
+        log: a worker's log with the stack of each of its threads.
+        file: the user's file.
+    """
     match = re.search(rf'File "{re.escape(str(file))}", line (\d+) in (.+)', log.read_text(errors="replace"))
     return f"{user_code.display_path(file)}:{match[1]}, in {match[2]}" if match else ""
 
 
 def _is_running(side: str, workers: Mapping[str, subprocess.Popen]) -> bool:
-    """Return whether a side still computes, or is still measured."""
+    """Return whether a side's process still computes, or the comparator still measures its results."""
     comparators = (workers[COMPARATOR],) if side == "candidate" and COMPARATOR in workers else ()
     return any(worker.poll() is None for worker in (workers[side], *comparators))
 
 
 def _has_stopped(side: str, workers: Mapping[str, subprocess.Popen], job: Path, task: str) -> bool:
-    """Return whether a worker has ended without its last file. The comparator writes the port's file."""
+    """Return whether a process has ended without its result. The comparator writes the port's result.
+
+    Args:
+        side: ``reference``, ``candidate`` or ``comparator``.
+        workers: process of each side, and the comparator.
+        job: folder of the last job.
+        task: task of the workers.
+    """
     if workers[side].poll() is None:
         return False
     if side == "candidate" and COMPARATOR in workers and workers[side].returncode == 0:
@@ -164,7 +212,15 @@ def _has_stopped(side: str, workers: Mapping[str, subprocess.Popen], job: Path, 
 
 
 def _describe_progress(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
-    """Return the number of several jobs that all sides have done, for a line; empty for one job."""
+    """Return the number of finished jobs as text, such as ``3 of 20 done, ``; empty for a single job.
+
+    A job is finished if all sides have written its result.
+
+    Args:
+        jobs: folders of the jobs.
+        sides: the sides that run.
+        task: task of the workers.
+    """
     if len(jobs) == 1:
         return ""
     num_done = sum(all(files.result_path(job, side, task).exists() for side in sides) for job in jobs)
@@ -172,14 +228,24 @@ def _describe_progress(jobs: Sequence[Path], sides: Iterable[str], task: str) ->
 
 
 def _last_words(worker: subprocess.Popen, log: Path) -> str:
-    """Why a worker ended that left no reason."""
+    """Return why a worker ended that has written no reason: its exit status and the end of its log.
+
+    Args:
+        worker: process of the worker.
+        log: log file of the worker.
+    """
     if worker.returncode == -signal.SIGKILL:
         return f"{KILLED_MESSAGE}, as a system does that has no memory left; a shorter text or fewer examples take less"
     return f"exit status {worker.returncode}; {' '.join(log.read_text(errors='replace')[-500:].split())}"
 
 
 def _way_out(side: str, words: str) -> str:
-    """Return advice on a reference that cannot run in this environment."""
+    """Return advice on a reference that cannot run in this environment; empty in other cases.
+
+    Args:
+        side: side that could not run.
+        words: reason of the failure.
+    """
     if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
         return "; name a Python that has it with --reference-python, or replay a recorded one (toolkit parity replay)"
     return ""
@@ -189,8 +255,15 @@ def _way_out(side: str, words: str) -> str:
 def _start_workers(
     jobs: Sequence[Path], interpreters: Mapping[str, str], task: str
 ) -> Iterator[dict[str, subprocess.Popen]]:
-    """Start the workers; none of them outlives the ``with`` block. Temporary files of a library, such as torch, are
-    removed with the job."""
+    """Start the processes of a task, and yield them by name. None of them outlives the ``with`` block.
+
+    Temporary files of a library, such as torch, are written into the job folder and removed with it.
+
+    Args:
+        jobs: folders of the jobs.
+        interpreters: interpreter of each side to run.
+        task: task of the workers.
+    """
     workers: dict[str, subprocess.Popen] = {}
     with contextlib.ExitStack() as running:
 

@@ -22,20 +22,29 @@ from toolkit.parity.measure.evaluation import RUNS, TRAINING
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.measure.sketch import Sketch
 
-#: Largest allowed relative difference of a sum between two computers.
+#: Largest allowed relative difference of a recorded figure, since two computers may add in another order.
 ROUNDING = 1e-9
-#: Largest allowed noise of a run, in units of the largest RMS of a tensor of its kind. Measured were 0.026 and 4.9e-11
-#: with large gains, which saturate attention; 1.5e-6 and 2.6e-15 with heavy tails; 3.3e-5 and 8.9e-14 for CTRL.
+#: Largest allowed noise of a run, by dtype, in units of the largest RMS of a tensor of the same kind. Measured were
+#: 0.026 and 4.9e-11 with large gains, which saturate attention; 1.5e-6 and 2.6e-15 with heavy tails; 3.3e-5 and 8.9e-14
+#: for CTRL.
 NOISE_LIMIT = {"float32": 1.0, "float64": 1e-8}
 #: Largest allowed change by rounding of a deciding number (an input of ReLU, a margin of buckets, a score), in units of
 #: the largest such number. With large gains, 0.3 was measured.
 MOVED_LIMIT = 16.0
-#: Kind of the draws that decide, by the fact of the reference about them.
+#: Kind of the draws with the deciding numbers, by the attribute of the reference's facts that has their changes.
 DECIDED_BY = {"relu_moved": "input", "bucket_slack": "margin", "choice_moved": "scores"}
 
 
 def check_recorded(folder: Path, job: Job) -> None:
-    """Check the facts of a recorded reference against its values. Raises ValueError for a wrong or implausible fact."""
+    """Check the recorded facts about a reference's tensors against their values.
+
+    Args:
+        folder: folder of the bundle.
+        job: job of the bundle.
+
+    Raises:
+        ValueError: a fact is wrong or implausible.
+    """
     reference = read_reference(folder)
     if reference.accept:
         pattern = next(iter(reference.accept))
@@ -55,6 +64,13 @@ def check_recorded(folder: Path, job: Job) -> None:
 
 
 def _check_figures(name: str, record: TensorRecord, value: np.ndarray | Sketch) -> None:
+    """Check that a record has the figures of a tensor's values. Raises ValueError if one differs.
+
+    Args:
+        name: name of the tensor.
+        record: recorded shape, RMS, mean and maximum of the tensor.
+        value: values of the tensor, or its sketch.
+    """
     stats = error_stats.describe(value)
     for key in ("shape", "finite", "rms", "mean", "max"):
         claim, actual = getattr(record, key), getattr(stats, key)
@@ -66,7 +82,16 @@ def _check_figures(name: str, record: TensorRecord, value: np.ndarray | Sketch) 
 
 
 def _check_noise(name: str, record: TensorRecord, runs: Mapping[str, int]) -> None:
-    """Check that each run has an RMS and a maximum not below 0, or neither."""
+    """Check that a record has the noise of each run: an RMS and a maximum not below 0, or neither.
+
+    Args:
+        name: name of the tensor.
+        record: record of the tensor.
+        runs: number of runs, by dtype.
+
+    Raises:
+        ValueError: a number is missing or impossible.
+    """
     for dtype, count in runs.items():
         noise, largest = record.noise.get(dtype, []), record.noise_max.get(dtype, [])
         if count < 1 or len(noise) != count or len(largest) != count:
@@ -79,11 +104,16 @@ def _check_noise(name: str, record: TensorRecord, runs: Mapping[str, int]) -> No
 
 
 def _is_size(value: float | None) -> bool:
+    """Return whether a number is a possible noise: finite and not below 0, or None."""
     return value is None or (math.isfinite(value) and value >= 0)
 
 
 def _check_sizes(tensors: Mapping[str, TensorRecord]) -> None:
-    """Check that no noise exceeds :data:`NOISE_LIMIT`."""
+    """Check that no tensor's noise exceeds :data:`NOISE_LIMIT`. Raises ValueError if one does.
+
+    Args:
+        tensors: record of each tensor, by name.
+    """
     largest: dict[str, float] = {}
     for name, record in tensors.items():
         kind = TensorName.parse(name).kind
@@ -99,7 +129,12 @@ def _check_sizes(tensors: Mapping[str, TensorRecord]) -> None:
 
 
 def _check_moved(folder: Path, reference: ReferenceResult) -> None:
-    """Check that no recorded change of a deciding number exceeds :data:`MOVED_LIMIT`."""
+    """Check that no recorded change of a deciding number exceeds :data:`MOVED_LIMIT`. Raises ValueError if one does.
+
+    Args:
+        folder: folder of the bundle.
+        reference: results of the reference.
+    """
     draws = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
     for attribute, kind in DECIDED_BY.items():
         for place, movement in getattr(reference.facts, attribute).items():
@@ -111,7 +146,13 @@ def _check_moved(folder: Path, reference: ReferenceResult) -> None:
 
 
 def _largest_magnitudes(draws: Mapping[str, TensorFile], place: str, kind: str) -> Iterator[float]:
-    """Yield the largest magnitude of each draw with a module's deciding numbers, in the run of the name's prefix."""
+    """Yield the largest magnitude of each draw with the deciding numbers of a module.
+
+    Args:
+        draws: draws of each run, by the run's name.
+        place: path of the module, with the name of its run in front, except for the training step.
+        kind: kind of the draws, such as ``margin``.
+    """
     run, _, module = place.rpartition("/")
     draw_names: Sequence[str] = list(draws[run or TRAINING])
     for name in draw_names:

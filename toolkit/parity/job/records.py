@@ -1,4 +1,7 @@
-"""Dataclasses to JSON and back, with types checked: data that passes between processes is typed on both sides."""
+"""Conversion of dataclasses to JSON and back, with checked types.
+
+Data that passes between the gate's processes is typed on both sides.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 Record = TypeVar("Record")
-#: Place of a value: its container's place, and its key or index there. Only a message writes it out: a trial of all
-#: faults has a million values.
+#: Location of a value in JSON: the location of its container, None for the outermost value, and its key or index there,
+#: such as `.shape` or `[3]`. Only an error message turns it into text, as a trial of all faults has a million values.
 Location = tuple[Any, str]
+#: Function that converts JSON content at a location to a value of one type, and raises ValueError for other content.
 Decode = Callable[[Any, Location], Any]
 
-#: JSON's scalar types. Lists of these are most of the measurements, and are copied as a whole.
+#: JSON's scalar types. Most measurements are lists of such values, which are copied as a whole.
 PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def as_json(record: Any) -> Any:
-    """Return a value in the form that :func:`from_json` takes: dataclasses become objects, tuples lists."""
+    """Return a value in the form that :func:`from_json` accepts, of dictionaries, lists and JSON's scalars.
+
+    Dataclasses become dictionaries, and tuples become lists.
+    """
     if type(record) in PLAIN:
         return record
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
@@ -34,12 +41,19 @@ def as_json(record: Any) -> Any:
 
 
 def text_of(record: Any) -> str:
-    """Return a record as JSON in one line, with NaN as NaN. It takes half the time of :func:`as_json` and a dump."""
+    """Return a record as JSON text in one line. NaN is written as ``NaN``.
+
+    This takes half the time of :func:`as_json` followed by ``json.dumps``.
+    """
     return json.dumps(record, allow_nan=True, default=_as_object)
 
 
 def _as_object(record: Any) -> dict[str, Any]:
-    """Return a dataclass or a mapping as a dictionary with unchanged values. Raises TypeError for other types."""
+    """Return a dataclass or a mapping as a dictionary with unchanged values.
+
+    Raises:
+        TypeError: the record has another type.
+    """
     if isinstance(record, Mapping):
         return dict(record)
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
@@ -48,17 +62,24 @@ def _as_object(record: Any) -> dict[str, Any]:
 
 
 def from_json(kind: type[Record], content: Any, location: str = "") -> Record:
-    """Convert JSON content to a value of a type, and check it.
+    """Return JSON content as a value of a type, after checking that it has this type.
 
-    The type may consist of dataclasses, dicts, lists, tuples, ``X | None``, JSON's own types and ``Any``. Raises
-    ValueError with the location if the content is not of that type, or lacks or has too many keys.
+    The type may consist of dataclasses, dicts, lists, tuples, ``X | None``, JSON's own types and ``Any``.
+
+    Args:
+        kind: type of the value.
+        content: content of the JSON, as ``json.loads`` returns it.
+        location: name of the content in error messages; empty for the name of the type.
+
+    Raises:
+        ValueError: the content does not have this type, or lacks a key, or has an unknown key.
     """
     return _make_decoder(typing.cast(Any, kind))(content, (None, location or getattr(kind, "__name__", str(kind))))
 
 
 @functools.cache
 def _make_decoder(kind: Any) -> Decode:
-    """Return the decoder of a type from JSON's content; raises as :func:`from_json`."""
+    """Return the function that converts JSON content to a type (:func:`from_json`)."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return lambda content, location: content
@@ -77,13 +98,17 @@ def _make_decoder(kind: Any) -> Decode:
 
 @functools.cache
 def _as_it_is(kind: Any) -> frozenset[Any]:
-    """Return the types whose values need no decoding: a call for each is too much for most values."""
+    """Return the types whose values need no conversion to the type ``kind``.
+
+    A function call for each of a million values would take too long.
+    """
     if typing.get_origin(kind) in (dict, list, tuple):
         return frozenset()
     return PLAIN.intersection(typing.get_args(kind) or (kind,))
 
 
 def _of_dataclass(kind: type) -> Decode:
+    """Return the function that converts a JSON object to a dataclass."""
     hints = typing.get_type_hints(kind)
     fields = {name: (_as_it_is(hints[name]), _make_decoder(hints[name])) for name in _field_names(kind)}
     required_keys = {
@@ -110,6 +135,7 @@ def _of_dataclass(kind: type) -> Decode:
 
 
 def _of_dict(kind: Any) -> Decode:
+    """Return the function that converts a JSON object to a dictionary with values of the type ``kind``."""
     as_it_is, decoder = _as_it_is(kind), _make_decoder(kind)
 
     def decode(content: Any, location: Location) -> Any:
@@ -122,6 +148,12 @@ def _of_dict(kind: Any) -> Decode:
 
 
 def _of_list(sequence_type: Callable[[Any], Any], kind: Any) -> Decode:
+    """Return the function that converts a JSON list to a list or tuple.
+
+    Args:
+        sequence_type: ``list`` or ``tuple``.
+        kind: type of the elements.
+    """
     as_it_is, decoder = _as_it_is(kind), _make_decoder(kind)
 
     def decode(content: Any, location: Location) -> Any:
@@ -134,6 +166,7 @@ def _of_list(sequence_type: Callable[[Any], Any], kind: Any) -> Decode:
 
 
 def _decode_plain(kind: type, content: Any, location: Location) -> Any:
+    """Return content of a scalar type or class after checking its type; an integer may stand for a float."""
     if kind is float and type(content) is int:
         return float(content)
     _check_type(content, kind, location)
@@ -142,14 +175,17 @@ def _decode_plain(kind: type, content: Any, location: Location) -> Any:
 
 @functools.cache
 def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields."""
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _check_type(content: Any, kind: type, location: Location) -> None:
+    """Check that JSON content is an instance of ``kind``. Raises ValueError with the location if it is not."""
     if not isinstance(content, kind) or (isinstance(content, bool) and kind is not bool):
         raise ValueError(f"{_describe_location(location)}: expected {kind.__name__}, found {type(content).__name__}")
 
 
 def _describe_location(location: Location) -> str:
+    """Return a location as text, such as `result.json.tensors.loss.shape[0]`."""
     outer, name = location
     return f"{_describe_location(outer)}{name}" if outer else name

@@ -1,4 +1,4 @@
-"""The request for a gate."""
+"""The request for a gate, which the commands create from options and recipes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ class GateRequest(ComparisonSettings):
         batch: one training batch: ``input_ids`` and ``attention_mask``, int64 (B, T), and ``labels`` as for
             :func:`models.operations.losses.classification` or, for question answering, ``start_positions`` and
             ``end_positions``, int64 (B,).
-        labels: labels of the run's first examples, by their keys in a batch; None for the labels in ``batch``. threads:
-        number of threads of each side; None for the number of physical cores. not_run: differences between the run and
-        the gate, in words. streamed: whether CTRL is compared stage by stage; None to do so if it is too large for
-        memory. length_notes: compared part of the position table, and reason for padded texts, in words. length: number
-        of first tokens of each text that are compared; None for as many as fit the memory. max_memory: memory limit of
-        both workers together in GB; None for most of the machine's memory. reference_python: interpreter of the
-        reference; None for the gate's interpreter. port_python: interpreter of a pair's port; None for the gate's
-        interpreter. trace: whether to judge the port operation by operation even if nothing differs
-        (:mod:`toolkit.parity.followup.trace`). widened: whether synthetic examples are added to ``batch``, whose
-        examples seldom show a fault
+        labels: labels of the run's first examples, by their keys in a batch; None for the labels in ``batch``.
+        threads: number of threads of each side; None for the number of physical cores.
+        not_run: differences between the run and the gate, in words.
+        streamed: whether CTRL is compared stage by stage; None to do so if it is too large for memory.
+        length_notes: compared part of the position table, and reason for padded texts, in words.
+        length: number of first tokens of each text that are compared; None for as many as fit into memory.
+        max_memory: memory limit of both workers together in GB; None for most of the machine's memory.
+        reference_python: interpreter of the reference; None for the gate's interpreter.
+        port_python: interpreter of a pair's port; None for the gate's interpreter.
+        trace: whether to judge the port operation by operation even if nothing differs
+            (:mod:`toolkit.parity.followup.trace`).
+        widened: whether synthetic examples are added to ``batch``, whose examples seldom show a fault
             (:func:`toolkit.parity.job.build.batch_of`).
         reuse: whether an unchanged pair is judged from cached measurements (:mod:`toolkit.parity.pairs.cached`).
         pair_names: the user's names of the port's parameters or their pieces, by the reference's parameter.
@@ -56,10 +58,10 @@ class GateRequest(ComparisonSettings):
 
 
 def dtypes_of(dtype: str, precision: str = "float32") -> tuple[str, ...]:
-    """Return the dtypes of a gate.
+    """Return the names of the dtypes that a gate judges.
 
     Args:
-        dtype: a dtype; ``both`` for float64 and float32; or ``all`` for bfloat16, too. bfloat16 is never judged
+        dtype: a dtype; ``both`` for float64 and float32; or ``all`` for these and bfloat16. bfloat16 is never judged
             without float64.
         precision: precision of the run, which is judged in any case.
     """

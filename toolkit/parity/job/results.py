@@ -14,19 +14,20 @@ from toolkit.parity.measure.initial_values import NewValues
 from toolkit.parity.measure.loop_accuracy import LoopError
 from toolkit.parity.measure.ulp import BitDifference
 
-#: A row of attention is saturated if all weights but the largest sum to less: float32 has 4 bits left for them.
+#: Sum of all attention weights of a row except the largest, below which the row counts as saturated. Float32 then has
+#: at most 4 bits for these weights.
 SATURATED_BELOW = 2.0**-20
-#: Magnitudes beyond which normal numbers are counted.
+#: Magnitudes for the counts of normal numbers with a larger magnitude (:attr:`RotationStats.beyond`).
 BEYOND = (1, 2, 3)
 
 
 @dataclass(frozen=True)
 class Note:
-    """A note in the report.
+    """A note in the report, which is not a finding.
 
     Attributes:
-        kind: key of :data:`toolkit.parity.judge.notes.TEXTS`.
-        data: values that the text of the note contains.
+        kind: key of :data:`toolkit.parity.judge.notes.TEXTS`, which has the text.
+        data: values that the text of the note contains, by their names in the text.
     """
 
     kind: str
@@ -35,13 +36,14 @@ class Note:
 
 @dataclass
 class Tokens:
-    """A tokenizer's output for a text.
+    """The output of one side's tokenizer for a text.
 
     Attributes:
         text: input of the tokenizer.
         ids: token ids of the text.
         decoded: text that the ids decode to.
-        right, left: ids and mask with padding on this side; empty if padding is not compared.
+        right: ids and attention mask with padding on the right; empty if padding is not compared.
+        left: ids and attention mask with padding on the left; empty if padding is not compared.
         offsets: id, first character and end of each token; None if offsets are not compared.
         error: error that the tokenizer raised; None if it raised none.
         starts: first characters of the port's tokens in a text that is too long for a message. They are not compared.
@@ -59,14 +61,14 @@ class Tokens:
 
 @dataclass
 class OwnLoss:
-    """R64's loss, compared with the loss that its logits define.
+    """R64's loss, compared with the loss that the definition gives for its logits.
 
     Attributes:
         given: loss that the reference returned.
-        defined: loss computed from the reference's logits.
-        units: difference in units of rounding.
-        allowed: largest allowed difference in units of rounding.
-        place: source location that computes the loss.
+        defined: loss computed from the reference's logits by its definition.
+        units: difference of the two in units of float64 rounding.
+        allowed: largest allowed difference in units of float64 rounding.
+        place: source location that computes the reference's loss.
     """
 
     given: float
@@ -78,12 +80,12 @@ class OwnLoss:
 
 @dataclass
 class Flips:
-    """Discrete choices of the port that differ from R64's choices.
+    """Discrete choices of a module of the port that differ from R64's choices.
 
     Attributes:
         count: number of different choices.
         of: number of all choices.
-        largest_margin: R64's largest margin for its own choice among the different choices.
+        largest_margin: largest margin, among the different choices, by which R64 preferred its own choice.
         shape: shape of the port's choices if it differs, so that they cannot be compared; None otherwise.
     """
 
@@ -108,14 +110,15 @@ class Facts:
 
 @dataclass
 class ReferenceFacts(Facts):
-    """Properties of the reference.
+    """Properties of the reference in addition to its tensors.
 
     Attributes:
         decayed: names of parameters with weight decay.
         saturation: share of R64's saturated rows (:data:`SATURATED_BELOW`), by attention module.
-        bucket_slack: largest margin that rounding can reverse in float32, by LSH module.
-        relu_moved: largest change of an input by rounding, in units of float32, by ReLU.
-        bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
+        bucket_slack: largest margin between two buckets that rounding can reverse in float32, by LSH module.
+        relu_moved: largest change of an input by rounding, in units of float32, by ReLU module.
+        bucket_slack_lowered: the same as ``bucket_slack`` in bfloat16.
+        relu_moved_lowered: the same as ``relu_moved`` in bfloat16.
         choice_moved: largest change of the scores of a choice (argmax, top-k, sort) by rounding, in units of float32,
             by module.
         first_nan: first operation of a pair's R64 that returns NaN, with its source line; empty if there is none.
@@ -138,11 +141,12 @@ class ReferenceFacts(Facts):
 
 @dataclass
 class CandidateFacts(Facts):
-    """Properties of the port.
+    """Properties of the port in addition to its tensors.
 
     Attributes:
-        bucket_flips, relu_flips, choice_flips: buckets, signs of ReLU inputs and other choices that differ from R64's,
-            by module.
+        bucket_flips: LSH buckets that differ from R64's, by module.
+        relu_flips: signs of ReLU inputs that differ from R64's, by module.
+        choice_flips: other discrete choices that differ from R64's, by module.
     """
 
     bucket_flips: dict[str, Flips] = field(default_factory=dict)
@@ -152,13 +156,13 @@ class CandidateFacts(Facts):
 
 @dataclass
 class Execution:
-    """Facts about the process of a worker.
+    """Facts about a worker's process.
 
     Attributes:
         versions: version of each package, by name.
         flags: value of each flag of the framework, by name.
-        seconds: duration of the measurement.
-        peak_bytes: peak memory of the process; None if it is not known.
+        seconds: duration of the measurement in seconds.
+        peak_bytes: peak memory of the process in bytes; None if it is not known.
         imported: paths of the user's files that the worker of a pair imported.
     """
 
@@ -174,20 +178,20 @@ class ReferenceResult:
     """Measurements of the reference's worker.
 
     Attributes:
-        tensors: tensors of R64 and gradients of the parameters, by name, in execution order, with their noise.
+        tensors: record of each tensor of R64 with its noise, by name, in execution order.
         parameters: shape of each parameter, by name.
-        buffers: names of tensors that are not parameters; they are not compared.
+        buffers: names of the model's buffers that are not compared.
         facts: properties of the reference in addition to its tensors.
-        leaks: source lines that would have computed in float32 in a float64 model; they computed in float64.
-        narrowings: source lines that left float64 in spite of this.
+        leaks: source lines that would have computed in float32 in a float64 model; the gate kept them in float64.
+        narrowings: source lines that computed in less than float64, which the gate could not prevent.
         notes: notes for the report.
         own_loss: the loss compared with its definition; None if it was not checked.
         saturated_rows: number of attention rows with only masked scores.
-        unhooked: names of tensors that hooks change.
+        unhooked: names of tensors that differ in any bit in a run without hooks.
         own_backward: distance of the reference's own backward from plain autograd, by dtype and gradient.
         streamed: whether the reference ran stage by stage.
         tokens: tokens of every text of the job; None if no tokenizer is compared.
-        accept: known differences of a pair, by the pattern of names in its map.
+        accept: known differences of a pair, by the pattern of tensor names in its map.
         execution: facts about the process.
     """
 
@@ -210,7 +214,9 @@ class ReferenceResult:
 
 @dataclass
 class TrajectoryFacts:
-    """Facts about the training of a side, in addition to its trajectories.
+    """Facts about the training of one side of a pair, in addition to its trajectories.
+
+    A trajectory is the loss and some elements of each gradient and parameter in each step.
 
     Attributes:
         runs: number of the reference's runs, by dtype.
@@ -225,7 +231,7 @@ class TrajectoryFacts:
 
 @dataclass(frozen=True)
 class FirstDivergence:
-    """The first tensor of a training in which a port leaves the band around R64.
+    """The first tensor of a training in which a port differs from R64 by more than the bound.
 
     Attributes:
         dtype: dtype of the port's training.
@@ -242,12 +248,12 @@ class FirstDivergence:
 
 @dataclass
 class Training:
-    """Independent training of a pair's two sides.
+    """Comparison of the independent training of a pair's two sides.
 
     Attributes:
         steps: number of steps.
         optimizer: class and source location of the port's optimizer.
-        losses: loss of each step of ``R64``, ``P64`` and ``P32``.
+        losses: loss of each step, by run: ``R64``, ``P64`` and ``P32``.
         bands: largest allowed distance of the port's loss from R64's in each step, by dtype; None if it is not finite.
         compared: number of steps with finite values of the reference, by dtype.
         margins: largest error of any tensor before the first divergence, in units of its bound, by dtype.
@@ -265,11 +271,12 @@ class Training:
 
 @dataclass
 class RoundedConstants:
-    """Effect of rounding a reference's constants to float32.
+    """Effect of rounding constants in a pair's reference to float32.
 
     Attributes:
         tensors: distance of each tensor from R64 as noise of float64, by name.
-        constants: description ``operation constant (file.py:LINE)`` of each constant that moves a tensor, by key.
+        constants: description ``operation constant (file.py:LINE)`` of each constant that moves a tensor, by the
+            constant's key.
     """
 
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
@@ -278,7 +285,7 @@ class RoundedConstants:
 
 @dataclass(frozen=True)
 class Place:
-    """Source location of a module of the port, or of other code, such as a tokenizer's method.
+    """Source location of a module of the port, or of other code such as a tokenizer's method.
 
     Attributes:
         kind: class of the module, or name of the other code.
@@ -291,11 +298,13 @@ class Place:
 
 @dataclass
 class ReplayError:
-    """A gradient of the backward that recomputes layers with the port's own draws.
+    """Error of a gradient in the recomputing backward with the port's own draws.
+
+    The recomputing backward computes layers again instead of storing their activations.
 
     Attributes:
         error: difference from the gradient of plain autograd.
-        size: gradient of plain autograd.
+        size: figures of the gradient of plain autograd.
     """
 
     error: TensorStats
@@ -304,7 +313,7 @@ class ReplayError:
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How an output of a pair's port that differs from R64's relates to it.
+    """Relation of a module's output in a pair's port to R64's output, if the two differ.
 
     Attributes:
         shared: common part of the two: ``rows``, ``columns``, ``numbers``, or ``""`` if nothing is common
@@ -329,14 +338,16 @@ class CandidateDtype:
         unused_draws: names of draws of the reference that the port did not request.
         facts: properties of the port in addition to its tensors.
         hooks_change_nothing: whether a run without hooks, as in training, is equal bit for bit.
-        unwatched: difference of the loss and the gradients from R64 in a run without hooks that is not equal, by name.
-        recomputed: distance of the recomputing backward from plain autograd with the recorded draws, by gradient.
-        replay: the same distance with the port's own generator.
+        unwatched: difference of the loss and the gradients from R64 in the run without hooks, by name; empty if
+            ``hooks_change_nothing``.
+        recomputed: distance of the recomputing backward from plain autograd with replayed draws, by gradient.
+        replay: the same distance with the draws of the port's own generator, by gradient.
         plain: distance of plain autograd from R64, by gradient; empty if ``tensors`` has these gradients.
-        places: source locations of modules, and other locations by tensor name, kind or verdict.
+        places: source locations of modules by path, and other locations by tensor name, kind or verdict.
         apart: distance of hidden states, logits and loss from the reference in the same dtype, by name. Only for a
             model that is compared stage by stage.
-        differing_outputs: difference of each output of a pair with another shape or other numbers, by name.
+        differing_outputs: relation to R64's output of each output with another shape or other numbers, by name; only
+            for a pair.
     """
 
     tensors: dict[str, TensorStats] = field(default_factory=dict)
@@ -357,17 +368,19 @@ class CandidateDtype:
 
 @dataclass
 class DrawStats:
-    """Counts of one module's random draws.
+    """Counts that describe the random draws of one module.
+
+    The counts show correlations. Cells are rare if they are in the state, dropped or kept, that fewer cells have.
 
     Attributes:
         shape: shape of each draw.
         draws: number of draws.
-        neighbours: by axis, counted from the last as -1: for masks, the number of rare cells with a rare neighbor,
-            and the number of rare neighbors; for rotations, the sum of the products and the sum of the neighbors'
-            squares.
-        modules, steps: likewise, with the previous draw of equal shape as the neighbor, or the module's draw of the
-            previous step.
-        problems: deviations that chance does not explain.
+        neighbours: two counts for each axis, by the axis counted from the last as `-1`. For masks: the number of rare
+            cells with a rare neighbor, and the number of rare neighbors. For rotations: the sum of the products of
+            neighbors, and the sum of the neighbors' squares.
+        modules: the same two counts, with the previous draw of equal shape as the neighbor.
+        steps: the same two counts, with the module's draw of the previous step as the neighbor.
+        problems: descriptions of deviations that chance does not explain.
     """
 
     shape: list[int]
@@ -380,7 +393,7 @@ class DrawStats:
 
 @dataclass
 class MaskStats(DrawStats):
-    """Counts of dropout masks.
+    """Counts that describe dropout masks.
 
     Attributes:
         rate: requested share of dropped cells.
@@ -393,14 +406,14 @@ class MaskStats(DrawStats):
 
 @dataclass
 class RotationStats(DrawStats):
-    """Counts of the normal numbers of random rotations.
+    """Counts that describe the normal numbers of random rotations.
 
     Attributes:
         seeded: whether a fixed seed makes the numbers the same each time.
         count: number of numbers.
         sum: sum of the numbers.
         squares: sum of the squares.
-        beyond: number of numbers beyond each magnitude of :data:`BEYOND`, by the magnitude.
+        beyond: number of numbers whose magnitude is larger, by each magnitude of :data:`BEYOND` as text.
     """
 
     seeded: bool = False
@@ -412,11 +425,11 @@ class RotationStats(DrawStats):
 
 @dataclass
 class GeneratorStats:
-    """Counts of all draws of a few training steps.
+    """Counts of all random draws in a few training steps of the port.
 
     Attributes:
-        masks: counts of dropout masks, by name.
-        rotations: counts of random rotations, by name.
+        masks: counts of dropout masks, by the draw's name.
+        rotations: counts of random rotations, by the draw's name.
         sequences: counts of sequences of masks that are drawn outside of modules, by name.
     """
 
@@ -427,10 +440,10 @@ class GeneratorStats:
 
 @dataclass
 class NewWeights:
-    """Randomly initialized parameters of both sides.
+    """Comparison of the newly initialized parameters of both sides.
 
     Attributes:
-        place: file that initializes the port's parameters.
+        place: source file that initializes the port's parameters.
         parameters: statistics of each parameter's values, by name.
     """
 
@@ -462,7 +475,9 @@ class PortResult:
 
 @dataclass
 class MutantResult(PortResult):
-    """Measurements of the port with a fault in force. Only the measurements that can show the fault are filled.
+    """Measurements of the port with a mutant, which is a deliberate fault.
+
+    Only the measurements that can show the fault are filled.
 
     Attributes:
         raised: error that the port raised; None if it raised none.
@@ -475,10 +490,13 @@ class MutantResult(PortResult):
 
 @dataclass(frozen=True)
 class Judged:
-    """Description of the port and the trainer that were judged for a run.
+    """Description of the port and the trainer that a gate has judged for a run.
+
+    The run compares it with its own port and trainer.
 
     Attributes:
-        device, threads: device and number of threads of the step, which change the last digits.
+        device: device of the step, which changes the last digits.
+        threads: number of threads of the step, which changes the last digits.
         examples: number of the run's first examples in the step; they fit into one micro-batch.
         length: number of tokens of each example.
         fields: value of each field as text, by name.
@@ -499,11 +517,12 @@ class CandidateResult(PortResult):
     """Measurements of the port's worker.
 
     Attributes:
-        mutants: measurements with each fault in force, by the fault's name.
-        tokenizer_places: source location of the method behind each ``tokenizer:...``, by name.
-        leaks: source lines of a pair's port that would have left float64; they computed in float64.
+        mutants: measurements with each mutant, by the mutant's name.
+        tokenizer_places: source location of the port's method behind each finding ``tokenizer:...``, by the finding's
+            name.
+        leaks: source lines of a pair's port that would have left float64; the gate kept them in float64.
         limited_lines: source lines whose losses were compared without the limit of Paddle's kernels.
-        judged: the port that the following run trains; None if there is no run.
+        judged: the port and trainer that the gate judges for the following run; None if no run follows.
         execution: facts about the process.
     """
 
@@ -522,8 +541,8 @@ class FunctionCall:
     Attributes:
         function: name of the function.
         where: source line of the port that leads to the call.
-        inputs: numbers of the calls that computed the input tensors. Other tensors do not count: the batch, parameters
-            and R64's replacements.
+        inputs: numbers of the earlier calls that computed the input tensors. Other tensors do not count: the batch,
+            parameters and R64's replacements.
         layer: reference's name of the layer of Paddle's own that is running; empty if there is none.
         taken: number of input tensors. A call without input tensors creates a constant.
         result: fingerprint of the output; None if it has none.
@@ -539,7 +558,7 @@ class FunctionCall:
 
 @dataclass
 class Fingerprints:
-    """Fingerprints of a pair's R64.
+    """Fingerprints of the results in a pair's R64, short summaries to recognize equal tensors by.
 
     Attributes:
         results: fingerprints of the batch, the parameters, the buffers and all results of the forward.
@@ -579,11 +598,11 @@ class ForcedInputDtype:
 
 @dataclass
 class ForcedInputResult:
-    """Measurements of the port's operations in isolation.
+    """Measurements of the port's operations in isolation, each on R64's own input.
 
     Attributes:
         dtypes: measurements without a fault, by dtype.
-        mutants: measurements with each fault in force, by the fault's name and dtype.
+        mutants: measurements with each mutant, by the mutant's name and the dtype.
     """
 
     dtypes: dict[str, ForcedInputDtype] = field(default_factory=dict)
@@ -592,10 +611,13 @@ class ForcedInputResult:
 
 @dataclass
 class AttributionResult:
-    """Distances of P32's tensors from R64 with one part of the port replaced. Only parts that the model uses.
+    """Distances of P32's tensors from R64 with one part of the port replaced at a time.
+
+    Only parts that the model uses are included.
 
     Attributes:
-        kernels: distances by tensor, by the kind of kernel (:data:`.kernel_messages.KINDS`) that is the reference's.
+        kernels: distances by tensor, by the kind of kernels (:data:`.kernel_messages.KINDS`) that the reference
+            computes.
         loops: distances by tensor, by the compiled loop (:data:`models.operations.compiled.LOOPS`) that is composed of
             Paddle's operations.
     """
@@ -606,13 +628,13 @@ class AttributionResult:
 
 @dataclass
 class BitwiseResult:
-    """The port's float32 step with the reference's kernels, against R32.
+    """Comparison of the port's float32 step, computed with the reference's kernels, with R32.
 
     Attributes:
         tensors: difference of each tensor from R32, by name, in execution order.
         extra: names of tensors that R32 lacks.
-        calls: number of calls of each of the reference's kernels.
-        places: class and source line of each module of the port.
+        calls: number of calls of each of the reference's kernels, by the kernel's name.
+        places: class and source line of each module of the port, by path.
         execution: facts about the process.
     """
 
@@ -624,10 +646,26 @@ class BitwiseResult:
 
 
 def read_results(job: Path, task: str = files.RESULT) -> tuple[ReferenceResult, CandidateResult]:
-    """Return the measurements of both workers of a job. Raises ValueError if a file is invalid."""
+    """Return the measurements of both workers of a job.
+
+    Args:
+        job: folder of the job.
+        task: task of the workers.
+
+    Raises:
+        ValueError: a file is invalid.
+    """
     return read_reference(job, task), files.read(files.result_path(job, "candidate", task), CandidateResult)
 
 
 def read_reference(job: Path, task: str = files.RESULT) -> ReferenceResult:
-    """Return the measurements of the reference's worker."""
+    """Return the measurements of the reference's worker.
+
+    Args:
+        job: folder of the job.
+        task: task of the worker.
+
+    Raises:
+        ValueError: the file is invalid.
+    """
     return files.read(files.result_path(job, "reference", task), ReferenceResult)

@@ -26,55 +26,79 @@ from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 
 Record = TypeVar("Record")
 
+#: Name of the first stage; name of the last forward stage; ending of the name of each backward stage.
 EMBEDDING, HEAD, BACKWARD = "embedding", "head", "-backward"
-#: Stages that the reference may be ahead of the port: a layer's float64 gradients are 220 MB.
+#: Number of stages that the reference may be ahead of the port. A layer's float64 gradients take 220 MB on disk.
 AHEAD = 3
-#: Header bytes of a stage's tensors.
+#: Number of bytes reserved for the header of a stage's file of tensors.
 HEADER = 2**14
-#: Among the files of R64's tensors, one that the port is through with.
+#: Name of the file of R64's tensors that the port no longer needs, and that the next stage overwrites.
 SPARE = "spare"
 
 
 def layer(index: int) -> str:
-    """Return the stage of a layer."""
+    """Return the name of a layer's forward stage: 3 -> `layer-003`."""
     return f"layer-{index:03d}"
 
 
 def layer_of(stage: str) -> int:
-    """Return the layer of a stage, forward or backward."""
+    """Return the index of a stage's layer: `layer-003` or `layer-003-backward` -> 3."""
     return int(stage.removesuffix(BACKWARD).removeprefix("layer-"))
 
 
 def plan(layers: int) -> list[str]:
-    """Return all stages in order. ``head`` is the last norm, scores, loss, and their backward."""
+    """Return the names of all stages in the order of their execution, forward and then backward.
+
+    The stage ``head`` has the last norm, the scores, the loss, and their backward.
+
+    Args:
+        layers: number of layers of the model.
+    """
     forward = [EMBEDDING, *(layer(index) for index in range(layers)), HEAD]
     return forward + [stage + BACKWARD for stage in reversed(forward[:-1])]
 
 
 def weights_path(job: Path, stage: str) -> Path:
-    """Return the file of the weights of a stage, forward or backward."""
+    """Return the file with the weights of a stage; a backward stage has the file of its forward stage."""
     return job / "weights" / f"{stage.removesuffix(BACKWARD)}.safetensors"
 
 
 def failed_weights(job: Path) -> Path:
-    """Return the file with the reason why the gate could not write the weights."""
+    """Return the file with the reason why the gate could not write a job's weights."""
     return job / "weights" / "failed"
 
 
 def read_weights(job: Path, stage: str) -> dict[str, np.ndarray]:
-    """Wait for the weights of a stage, and return them."""
+    """Wait until the gate has written the weights of a stage, and return them by name.
+
+    Args:
+        job: folder of the job.
+        stage: name of the stage, forward or backward.
+    """
     return dict(open_weights(job, stage))
 
 
 def open_weights(job: Path, stage: str) -> TensorFile:
-    """Wait for the weights of a stage, and return a file that reads each on access, since the embedding has 1.3 GB."""
+    """Wait until the gate has written a stage's weights, and return a file that reads each on access.
+
+    The weights of the embedding take 1.3 GB.
+
+    Args:
+        job: folder of the job.
+        stage: name of the stage, forward or backward.
+    """
     path = weights_path(job, stage)
     files.wait_for(path, failed_weights(job))
     return TensorFile(path)
 
 
 class Side:
-    """The files of a worker, ``reference`` or ``candidate``."""
+    """The files of one worker in the folder of a job that is compared stage by stage.
+
+    Args:
+        job: folder of the job.
+        name: the worker, ``reference`` or ``candidate``.
+    """
 
     def __init__(self, job: Path, name: str) -> None:
         self.job = job
@@ -85,39 +109,68 @@ class Side:
             (job / name / folder).mkdir(parents=True, exist_ok=True)
 
     def path(self, kind: str, stage: str) -> Path:
-        """Return the file of this side's ``state``, ``truth`` or ``draws`` of a stage."""
+        """Return the file of this worker's tensors of a stage.
+
+        Args:
+            kind: ``state``, ``truth`` or ``draws``.
+            stage: name of the stage.
+        """
         return self.job / self.name / kind / f"{stage}.safetensors"
 
     def is_done(self, stage: str) -> bool:
+        """Return whether this worker has finished a stage."""
         return self._measurements_path(stage).exists()
 
     def leave(self, stage: str, state: Mapping[str, np.ndarray]) -> None:
-        """Write the inputs of the next stage."""
+        """Write the inputs that the next stage reads.
+
+        Args:
+            stage: name of the stage that ends.
+            state: activations, or their gradients in the backward, by name.
+        """
         files.write_tensors(self.path("state", stage), state)
 
     def finish(self, stage: str, measurements: object) -> None:
-        """Write the measurements of a stage, which marks it as done: after :meth:`leave`."""
+        """Write the measurements of a stage, which marks the stage as done. Call :meth:`leave` before.
+
+        Args:
+            stage: name of the stage that ends.
+            measurements: record of the stage, which is written as JSON.
+        """
         files.write_json(self._measurements_path(stage), measurements)
 
     def state(self, stage: str) -> dict[str, np.ndarray]:
-        """Return the tensors that :meth:`leave` wrote."""
+        """Return the tensors that :meth:`leave` wrote at the end of a stage, by name."""
         return files.read_tensors(self.path("state", stage))
 
     def measurements(self, stage: str, kind: type[Record]) -> Record:
-        """Return the measurements that :meth:`finish` wrote."""
+        """Return the measurements that :meth:`finish` wrote at the end of a stage.
+
+        Args:
+            stage: name of the stage.
+            kind: class of the record.
+        """
         return files.read(self._measurements_path(stage), kind)
 
     def stages(self) -> list[str]:
-        """Return all stages in order, once all are done."""
+        """Return the names of all stages in order. All stages must be done, since their files are counted."""
         return plan(len(list((self.job / self.name / "stages").glob("layer-*.json"))) // 2)
 
     def _measurements_path(self, stage: str) -> Path:
+        """Return the file with the measurements of a stage."""
         return self.job / self.name / "stages" / f"{stage}.json"
 
     # -- truth: written by the reference, read by the port -----------------------------------------------------------
 
     def write_truth(self, stage: str, tensors: Mapping[str, np.ndarray]) -> None:
-        """Write R64's tensors for the port, unless it is through with them; wait while it is too far behind."""
+        """Write R64's tensors of a stage for the port, unless the port has already compared the stage.
+
+        Wait while the port is more than :data:`AHEAD` stages behind.
+
+        Args:
+            stage: name of the stage.
+            tensors: R64's tensors, by name.
+        """
         if (self.other / "stages" / f"{stage}.json").exists():
             return
         with self.writing_truth(stage, sum(value.nbytes for value in tensors.values())) as writer:
@@ -126,7 +179,15 @@ class Side:
 
     @contextlib.contextmanager
     def writing_truth(self, stage: str, size: int) -> Iterator[TensorWriter]:
-        """Write ``size`` bytes of R64's tensors of a stage, once the port is not too far behind."""
+        """Wait until the port is not too far behind, and yield a writer for R64's tensors of a stage.
+
+        Args:
+            stage: name of the stage.
+            size: number of bytes that will be written.
+
+        Raises:
+            RuntimeError: the port's worker has failed.
+        """
         while len(list((self.job / self.name / "truth").glob("*.safetensors"))) >= AHEAD:
             if self.other_failed.exists():
                 raise RuntimeError(f"the port's side failed: {self.other_failed.read_text(encoding='utf-8')}")
@@ -136,17 +197,23 @@ class Side:
             yield writer
 
     def wait_for_truth(self, stage: str) -> Path:
-        """Wait for R64's tensors of a stage; return their file."""
+        """Wait until the reference has written R64's tensors of a stage, and return their file."""
         path = self.other / "truth" / f"{stage}.safetensors"
         files.wait_for(path, self.other_failed)
         return path
 
     def truth(self, stage: str) -> TensorFile:
-        """R64's tensors of a stage, once they are there, each read on access."""
+        """Wait for R64's tensors of a stage, and return a file that reads each tensor on access."""
         return TensorFile(self.wait_for_truth(stage))
 
     def release_truth(self, stages: Sequence[str]) -> None:
-        """Release tensors that the port is done with. One file is kept to be overwritten by the next stage."""
+        """Release R64's tensors of stages that the port has compared.
+
+        One file is kept, which the next stage overwrites.
+
+        Args:
+            stages: names of the compared stages.
+        """
         for stage in stages:
             with contextlib.suppress(FileNotFoundError):
                 truth_file = self.other / "truth" / f"{stage}.safetensors"

@@ -1,7 +1,7 @@
-"""The gate on a model larger than memory: its job folder is kept until the verdict, so it can be interrupted.
+"""The gate's side of a comparison stage by stage, for a model larger than memory.
 
-What the workers do is in :mod:`.stages`. This side writes each stage's weights as the stages come, and shows how far
-both workers are.
+The job folder is kept until the verdict, so the comparison can be interrupted. :mod:`.stages` describes the workers'
+side. This side writes each stage's weights when they are needed, and shows the progress of both workers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,15 @@ SIDES = ("reference", "candidate")
 def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], console: Console) -> Path:
     """Return the job folder: an interrupted folder with the same key to resume, or a new folder.
 
-    ``key`` identifies everything that the measurement depends on.
+    Args:
+        folder: folder that contains the job folder.
+        job: content of the job.
+        key: hash of everything that the measurement depends on.
+        batch: batch of the step, by name.
+        console: console for progress.
+
+    Raises:
+        UserError: the job folder's place is occupied, or the disk has too little space.
     """
     path = folder / STREAMED_FOLDER
     if (path / "key").exists() and (path / "key").read_text() == key:
@@ -62,14 +70,27 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
 
 
 def remove_job(path: Path) -> None:
-    """Remove a job folder of :func:`open_job`; leave any other folder."""
+    """Remove a job folder of :func:`open_job`; leave any other folder unchanged.
+
+    Args:
+        path: path of the job folder.
+    """
     if is_gate_file(path):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def check_space(folder: Path, job: Job) -> None:
-    """Check that the disk has room for the float32 weights, and for the embedding's and some layers' gradients in
-    float64. Raises UserError if it has not."""
+    """Check that the disk has space for a comparison stage by stage.
+
+    Needed are the float32 weights, and the float64 gradients of the embedding and some layers.
+
+    Args:
+        folder: folder that contains the job folder.
+        job: content of the job.
+
+    Raises:
+        UserError: the disk has too little space.
+    """
     model_family = ported(job.model)
     table, layer = model_family.stage_elements(job.config)
     required_bytes = 4 * (table + model_family.depth(job.config) * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
@@ -81,7 +102,7 @@ def check_space(folder: Path, job: Job) -> None:
 
 
 class WeightsWriter(threading.Thread):
-    """Writes the weights, a file per stage, ahead of the workers.
+    """A thread that writes the weights, one file for each stage, ahead of the workers.
 
     Args:
         job: folder of the job.
@@ -89,6 +110,9 @@ class WeightsWriter(threading.Thread):
         weights: float32 weights by name, each read once.
         depth: number of layers.
         seed: seed of :func:`.synthetic.randomize_constants`.
+
+    Attributes:
+        stopped: whether the thread is to stop before the next stage.
     """
 
     def __init__(
@@ -108,7 +132,13 @@ class WeightsWriter(threading.Thread):
         first.join()
 
     def _write(self, forward: Sequence[str]) -> None:
-        """Write the weights of some stages in order, unless they are there."""
+        """Write the weights of some stages in order, and skip stages whose file exists.
+
+        If this fails, the reason is written to :func:`.stages.failed_weights`.
+
+        Args:
+            forward: names of forward stages.
+        """
         try:
             for stage in forward:
                 path = stages.weights_path(self.job, stage)
@@ -138,7 +168,7 @@ class WeightsWriter(threading.Thread):
 
 @contextlib.contextmanager
 def run_writer(writer: WeightsWriter) -> Iterator[None]:
-    """Run the writer inside the ``with`` block."""
+    """Run a writer of weights inside the ``with`` block, and stop it at the end."""
     writer.start()
     try:
         yield
@@ -148,7 +178,13 @@ def run_writer(writer: WeightsWriter) -> Iterator[None]:
 
 
 class Bars:
-    """Progress bars with the number of finished stages of each worker."""
+    """Progress bars with the number of finished stages of each worker.
+
+    Args:
+        job: folder of the job.
+        depth: number of layers of the model.
+        console: console for the bars.
+    """
 
     def __init__(self, job: Path, depth: int, console: Console) -> None:
         self.job = job

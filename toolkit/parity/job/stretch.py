@@ -1,9 +1,9 @@
-"""How much of each text a gate covers: all, or a first stretch that fits the memory.
+"""Choice of the number of tokens of each text that a gate covers.
 
 A gate of google/reformer-enwik8 on the 65,536 tokens that it trains on would take more than 100 GB. A port's faults
 show on fewer tokens, too, if they are several chunks of every kind of attention and some of them are padding. So the
-memory of both workers is estimated from the shapes before they start. If it is more than there is, both get only the
-first tokens of each text, and the first rows of a position table.
+memory of both workers is estimated from the shapes before they start. If it is more than the machine has, both get only
+the first tokens of each text, and the first rows of a position table.
 """
 
 from __future__ import annotations
@@ -23,31 +23,42 @@ from toolkit.parity.job.request import GateRequest
 
 #: Share of the machine's memory that a gate may take by default.
 SHARE = 0.85
-#: Least chunks of the longest kind in a stretch: so many that not all see each other.
+#: Smallest number of attention chunks, of the longest kind, in a shortened text. With so many, not all chunks see each
+#: other.
 CHUNKS = 4
-#: Bytes that each worker takes with nothing to do, and for each parameter: as all of these, fitted to the peaks of both
-#: workers on models of 10^6 to 2 * 10^7 parameters. Of google/reformer-enwik8 on 2,048 tokens 19.3 GB are estimated,
-#: 16.8 were seen; of 16,384 tokens of a narrow model 4.6 GB, and 7.8.
+#: Bytes that an idle worker takes, and bytes of a worker for each parameter. These and the following numbers are fitted
+#: to the peaks of both workers on models of 10^6 to 2 * 10^7 parameters. For google/reformer-enwik8 on 2,048 tokens,
+#: 19.3 GB are estimated and 16.8 GB were measured; for 16,384 tokens of a narrow model, 4.6 GB and 7.8 GB.
 IDLE, PER_PARAMETER = 900e6, 45
-#: Bytes per element that a layer computes (:func:`models.reformer.schema.layer_elements`): of every layer if all
-#: activations are kept, in the reference and in the port; of the largest layer if it is recomputed.
+#: Bytes for each element that a layer computes (:func:`models.reformer.schema.layer_elements`). The first two count for
+#: every layer, if the reference or the port keeps all activations. The last counts only for the largest layer, if
+#: layers are recomputed.
 REFERENCE_KEEPS, PORT_KEEPS, AGAIN = 76, 38, 60
-#: Bytes of each position's hidden state for each layer that is computed again.
+#: Bytes for each element of the hidden states at each layer, if layers are recomputed.
 STREAMS = 80
-#: Bytes of each number of the output layer, and of each score, stage by stage. Of CTRL's own vocabulary 5.4 GB are
-#: estimated on 5 texts of 54 tokens and 18.6 on 4 of 512; 5.4 and 18.2 were seen.
+#: Bytes for each weight of the output layer, and for each score, in a gate stage by stage. For CTRL's own vocabulary,
+#: 5.4 GB are estimated on 5 texts of 54 tokens and 18.6 GB on 4 texts of 512 tokens; 5.4 GB and 18.2 GB were measured.
 PER_TABLE, PER_SCORE = 8, 30
-#: Required ratio of memory to the two workers' estimate for them to run at once: of 2 layers on 16,384 tokens 3.4 GB
-#: each were estimated, 3.9 taken.
+#: Required ratio of the memory to the estimate for both workers, if they are to run at the same time. For 2 layers on
+#: 16,384 tokens, 3.4 GB were estimated for each worker and 3.9 GB were measured.
 ROOM_FOR_BOTH = 1.4
-#: Shorter lengths tried before a gate that does not fit is described; a mistaken length has more.
+#: Largest number of shorter lengths that are tried for the description of a gate. A mistaken length, which is far too
+#: long, has more.
 MAX_TRIED = 2048
 
 
 def fit_to_memory(request: GateRequest) -> tuple[GateRequest, str]:
-    """The request over as much of the texts as is asked for, or as fits the memory; and in words what that takes.
-    Raises UserError if the length that is asked for does not fit, and Inconclusive if not even the shortest stretch
-    does."""
+    """Return a request whose texts fit into memory, and its memory in words.
+
+    The returned request covers the requested length, or otherwise as many first tokens of each text as fit.
+
+    Args:
+        request: request with whole texts.
+
+    Raises:
+        UserError: the requested length does not fit.
+        Inconclusive: not even the shortest length that shows faults fits.
+    """
     length = request.batch["input_ids"].shape[1]
     if request.length is not None:
         request = stretch(request, _requested_length(request, length))
@@ -75,7 +86,15 @@ def fit_to_memory(request: GateRequest) -> tuple[GateRequest, str]:
 
 
 def gate_memory(request: GateRequest) -> str:
-    """Return a gate's memory in words, and the covered part of the texts. Raises as :func:`fit_to_memory`."""
+    """Return the memory of a gate and the covered part of its texts, in words.
+
+    Args:
+        request: request with whole texts.
+
+    Raises:
+        UserError: the requested length does not fit into memory.
+        Inconclusive: not even the shortest length that shows faults fits.
+    """
     if not is_streamed(request):
         required_bytes, room = memory_of(request), most_memory(request)
         if (
@@ -90,7 +109,10 @@ def gate_memory(request: GateRequest) -> str:
 
 
 def streamed_memory_of(request: GateRequest) -> float:
-    """About how many bytes the larger worker takes stage by stage: at the output layer, which no stage divides."""
+    """Return the estimated number of bytes of the larger worker in a gate stage by stage.
+
+    The output layer needs most, since no stage divides it.
+    """
     texts, length = shape_of(request)
     table, _ = ported(request.model).stage_elements(request.config)
     vocabulary = part(request.model, "schema").resolve(request.config)["vocab_size"]
@@ -98,7 +120,10 @@ def streamed_memory_of(request: GateRequest) -> float:
 
 
 def memory_of(request: GateRequest) -> float:
-    """Return about how many bytes the gate takes: both workers together if they run at once, otherwise the larger."""
+    """Return the estimated number of bytes of a gate whose model is compared as a whole.
+
+    The estimate is for both workers together if they run at the same time, otherwise for the larger worker.
+    """
     config = part(request.model, "schema").resolve(request.config)
     texts, length = shape_of(request)
     layers = part(request.model, "schema").layer_elements(config, length)
@@ -114,7 +139,12 @@ def memory_of(request: GateRequest) -> float:
 
 
 def _at_once(request: GateRequest, room: float | None) -> GateRequest:
-    """Return the request, whose workers run at once in spite of its long text if there is room for both."""
+    """Return the request, with ``at_once`` set if there is memory for both workers of a long text.
+
+    Args:
+        request: request whose gate fits into memory.
+        room: number of bytes that the gate may take; None if it is not known.
+    """
     if room is None or is_brief(request) or not spares_memory(request):
         return request
     # The reference keeps activations in float32 alone, and the port all: each takes at most the result of memory_of.
@@ -122,7 +152,7 @@ def _at_once(request: GateRequest, room: float | None) -> GateRequest:
 
 
 def most_memory(request: GateRequest) -> float | None:
-    """Return the bytes that the gate may take; None if the system does not report its memory."""
+    """Return the number of bytes that the gate may take; None if the system does not report its memory."""
     if request.max_memory is not None:
         return request.max_memory * 1e9
     memory = physical_memory()
@@ -130,14 +160,21 @@ def most_memory(request: GateRequest) -> float | None:
 
 
 def shorter_lengths(request: GateRequest) -> Iterator[int]:
-    """Yield the lengths shorter than the texts that the model can be compared on, the longest first."""
+    """Yield the lengths in tokens, shorter than the texts, that the model can be compared with; the longest first."""
     unit = _unit(request)
     length = request.batch["input_ids"].shape[1]
     yield from range((length - 1) // unit * unit, 0, -unit)
 
 
 def stretch(request: GateRequest, length: int) -> GateRequest:
-    """Return the request over the first ``length`` tokens of each text, the positions cut as for training on so few."""
+    """Return the request with only the first ``length`` tokens of each text.
+
+    The position table is cut as for a training on so few tokens.
+
+    Args:
+        request: request with whole texts.
+        length: number of tokens of each text, at most the length of the texts.
+    """
     full_length = request.batch["input_ids"].shape[1]
     if length == full_length:
         return request
@@ -157,20 +194,30 @@ def stretch(request: GateRequest, length: int) -> GateRequest:
 
 
 def _requested_length(request: GateRequest, full_length: int) -> int:
-    """Return the shortest length of a comparison that is not below the requested length."""
+    """Return the shortest length in tokens that is comparable and not below the requested length."""
     unit = _unit(request)
     return min(full_length, -(-(request.length or full_length) // unit) * unit)
 
 
 def _unit(request: GateRequest) -> int:
+    """Return the number of tokens that the length of a shortened text must be a multiple of."""
     config = part(request.model, "schema").resolve(request.config)
     return part(request.model, "lengths").stretch_unit(config, CHUNKS)
 
 
 def _first(value: np.ndarray, full_length: int, length: int) -> np.ndarray:
-    """Return the part of a batch's array for the first tokens: answers beyond them are then ignored."""
+    """Return the part of a batch's array for the first tokens of each text.
+
+    An array without an axis of tokens is returned unchanged. Answers beyond the first tokens are then ignored.
+
+    Args:
+        value: array of the batch, (B,) or (B, T).
+        full_length: number of tokens T of each text.
+        length: number of first tokens.
+    """
     return value[:, :length] if value.ndim > 1 and value.shape[1] == full_length else value
 
 
 def _room(room: float) -> str:
+    """Return the end of a message with the number of bytes that the gate may take."""
     return f"it may take {format_gigabytes(room)} (parity.max_memory)"

@@ -1,4 +1,4 @@
-"""Weights and batches that reveal faults."""
+"""Synthetic weights and batches, which are chosen to reveal faults of a port."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from toolkit.machine.heap import allocate_mapped_zeros
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
 
+#: Kinds of synthetic weights (:class:`SyntheticWeights`).
 KINDS = ("random", "heavy-tailed", "large-gains")
 
-#: Larger parameters are drawn in parts of this many elements, each by its own generator, on all processors: only an
-#: embedding like CTRL's is so large, and both sides wait for it.
+#: Number of elements beyond which a parameter is drawn in parts of this size, each by a separate generator, on all
+#: processors. Only an embedding like CTRL's is so large, and both workers wait for it.
 LARGE = 2**24
-#: Elements that are drawn at a time.
+#: Number of elements that :func:`make_students_t` changes at a time.
 PIECE = 2**16
 
 
@@ -32,6 +33,10 @@ def randomize_constants(weights: Mapping[str, np.ndarray], seed: int) -> tuple[d
 
     New weights have zero biases, unit norm gains and gates of a single zero: a port that drops a bias, swaps two gains
     or ignores a gate computes the same. Of a trained checkpoint, only parameters of a single element are changed.
+
+    Args:
+        weights: all parameters, by name.
+        seed: seed of the random numbers.
 
     Returns:
         All parameters in float32 by name, and the number of parameters that were randomized.
@@ -47,10 +52,14 @@ def randomize_constants(weights: Mapping[str, np.ndarray], seed: int) -> tuple[d
 
 
 def randomize_constant_buffers(buffers: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """Return random values for the buffers of real numbers whose values are all equal, and no others.
+    """Return random values for the buffers of real numbers whose values are all equal, and no other buffers.
 
     The correction bias of a new router is zero, and a frozen batch norm multiplies by one. A port that uses such a
     buffer wrongly would compute the same. The noise moves values away from zero, since a buffer may be a variance.
+
+    Args:
+        buffers: all buffers, by name.
+        seed: seed of the random values.
     """
     return {
         name: (value + np.where(value < 0, -1, 1) * np.abs(_small_noise(name, value.shape, seed))).astype(value.dtype)
@@ -67,20 +76,29 @@ def is_constant(value: np.ndarray) -> bool:
 
 
 def _small_noise(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Draw normal float32 numbers of standard deviation 0.1 for a tensor."""
+    """Return normal float32 numbers of standard deviation 0.1 that are drawn for a tensor.
+
+    Args:
+        name: name of the tensor, which determines the draw together with the seed.
+        shape: shape of the tensor.
+        seed: seed of the draw.
+    """
     draw = make_generator(seed, f"stir:{name}")  # a seed means the same weights in every release
     return np.float32(0.1) * draw.standard_normal(shape, np.float32)
 
 
 class SyntheticWeights(Mapping[str, np.ndarray]):
-    """Weights that amplify rounding as trained weights do, without a download: name -> float32, drawn on access.
+    """Weights that amplify rounding as trained weights do, without a download: float32 arrays by name, drawn on access.
 
     Args:
         config: a resolved configuration of the family ``model``.
+        head: head of the model.
+        seed: seed of all parameters.
         kind: ``random``: normal, of the configuration's width. ``heavy-tailed``: Student's t with 3 degrees of freedom,
             whose outliers amplify rounding as trained weights do. ``large-gains``: norm gains of standard deviation 8,
             matrices four times as wide, and blocks whose output grows from layer to layer, as in some trained
             Reformers: attention saturates, and the residual streams end 10^6 times as large as they began.
+        model: name of the family.
 
     Raises:
         ValueError: an unknown kind.
@@ -117,7 +135,13 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
         return value
 
     def _draw(self, name: str, values: np.ndarray, part: str) -> None:
-        """Fill a parameter or a part of one, flat and in place: the largest matrix takes 1.3 GB."""
+        """Fill a parameter, or a part of it, with its random values in place. The largest matrix takes 1.3 GB.
+
+        Args:
+            name: name of the parameter.
+            values: the flattened memory to fill, (n,).
+            part: suffix of the generator's name for a part, such as `@1`; empty for the whole parameter.
+        """
         role = self.table[name].role
         draw = make_generator(self.seed, f"{self.kind}:{name}{part}")
         draw.standard_normal(out=values, dtype=np.float32)
@@ -136,14 +160,28 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
             values *= np.float32(self.deviations[role] * growth)
 
     def _growth(self, name: str) -> float:
-        """How much wider a matrix is under ``large-gains``: 4; in a block's last map, up to 10^6 in the last layer."""
+        """Return the factor of a matrix's width with the kind ``large-gains``.
+
+        The factor is 4, except for the last linear map of each block. There it grows from 4 to 4 * 10^5 in the last
+        layer.
+
+        Args:
+            name: name of the matrix.
+        """
         layer = re.search(r"\.(\d+)\.", name) if name.removesuffix(".weight").endswith(self.last_maps) else None
         return 4.0 * 10.0 ** (5.0 * int(layer[1]) / max(1, self.depth - 1)) if layer else 4.0
 
 
 def make_students_t(normal: np.ndarray, draw: np.random.Generator) -> None:
-    """Make normal numbers (n,), float32, Student's t with 3 degrees of freedom, in place: each over the root of a
-    chi-square number over these. A piece at a time, which stays in the cache."""
+    """Turn normal numbers into numbers of Student's t distribution with 3 degrees of freedom, in place.
+
+    Each number is divided by the root of a chi-square number over its degrees of freedom. The numbers are changed in
+    pieces that stay in the processor's cache.
+
+    Args:
+        normal: normal numbers, float32 (n,).
+        draw: generator of the chi-square numbers.
+    """
     room = np.empty(min(PIECE, len(normal)), np.float32)
     for start in range(0, len(normal), PIECE):
         piece = normal[start : start + PIECE]
@@ -164,9 +202,14 @@ def random_batch(
     """Return synthetic texts (:mod:`.texts`) with their mask and labels, including ignored labels.
 
     Args:
-        batch_size: B. Five rows are all of :data:`.texts.LAYOUTS`; an odd number keeps B * T from having more factors
-            of two than T.
-        layouts: of each row, its place in :data:`.texts.LAYOUTS`; by default :func:`.texts.layouts_of` B.
+        config: configuration of the model, resolved or not.
+        head: head of the model, which determines the labels.
+        batch_size: number of texts B. Five rows are all of :data:`.texts.LAYOUTS`; an odd number keeps B * T from
+            having more factors of two than T.
+        length: number of tokens T of each row.
+        seed: seed of the tokens and labels.
+        model: name of the family.
+        layouts: index of each row's layout in :data:`.texts.LAYOUTS`; None for :func:`.texts.layouts_of` B.
 
     Returns:
         ``input_ids`` and ``attention_mask`` int64 (B, T), and the other inputs of the head.
@@ -187,8 +230,9 @@ def random_batch(
 
 
 def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generator) -> np.ndarray:
-    """Labels of ``count`` texts, of the configuration's ``problem_type``; if that is open, numbers for one output, else
-    classes.
+    """Return random labels of ``count`` texts for the configuration's ``problem_type``.
+
+    Without a ``problem_type``, a model with one output gets numbers, and any other model gets classes.
 
     Returns:
         int64 (count,) classes; float32 (count, labels) of 0 and 1; float32 numbers, (count,) or (count, labels).
@@ -203,7 +247,11 @@ def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generato
 
 
 def _answers(texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
-    """Starts and ends (B,): some of the text; beyond the row, to be ignored; the last token; the whole text."""
+    """Return start and end positions of answers, each int64 (B,), which cover different cases.
+
+    Some answers lie within the text, some end beyond the row and are to be ignored, one is the last token of its text,
+    and one is the whole text.
+    """
     first, last = np.sort(draw.integers(0, texts.ends[:, None], (len(texts.ends), 2))).T
     at_end = texts.ends - 1
     last = np.where(texts.layouts == ENDS_IN_PAD, last + texts.tokens.shape[1], last)
@@ -213,7 +261,10 @@ def _answers(texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def _token_labels(texts: Texts, draw: np.random.Generator) -> np.ndarray:
-    """Return each text's own tokens (B, T), but for padding, a tenth of the others and all of one row: -100."""
+    """Return each text's own tokens as labels, int64 (B, T), with -100 for ignored positions.
+
+    Ignored are padding, a tenth of the other positions, and all positions of the rows with one layout.
+    """
     is_ignored = (
         (draw.random(texts.tokens.shape) < 0.1) | (texts.mask == 0) | (texts.layouts == NOTHING_COUNTS)[:, None]
     )

@@ -1,7 +1,8 @@
-"""Tensors on disk, written and read one at a time: a run of a long text has more than fit memory.
+"""Tensors on disk, written and read one at a time.
 
-The files are safetensors, readable by that library, which only writes whole files. :mod:`models.files.tensor_file`
-creates their header; the reference's process imports no other module of that package.
+The tensors of a long text do not fit into memory. The files are safetensors, readable by that library, which only
+writes whole files. :mod:`models.files.tensor_file` creates their header; the reference's process imports no other
+module of that package.
 """
 
 from __future__ import annotations
@@ -23,28 +24,35 @@ import numpy as np
 from models.files.tensor_file import TYPES, encode_header, header_entry
 from toolkit.parity.measure.sketch import Sketch
 
-#: NumPy's types by their name in the format.
+#: NumPy's dtype of each dtype name in a safetensors file, such as ``F32``.
 NUMPY_TYPES: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
-#: From this many bytes on a tensor is memory-mapped, not read into memory.
+#: Smallest number of bytes of a tensor that is memory-mapped instead of being read into memory.
 MIN_MAPPED_BYTES = 2**20
-#: Metadata key: tensors that repeat others, by name.
+#: Key of the file's metadata with the repeated tensors: JSON of the name of an equal tensor, by name.
 REPEATS = "repeats"
-#: Metadata key: tensors that are kept only as a sketch, with their shapes.
+#: Key of the file's metadata with the sketched tensors: JSON of the shape of the whole tensor, by name.
 SKETCHES_KEY = "sketched"
-#: Bytes reserved for a header, enough for about 8,000 tensors; a longer header makes the file be rewritten.
+#: Number of bytes reserved for a header, enough for about 8,000 tensors. With a longer header, the file is rewritten.
 ROOM = 2**20
 
 
 class TensorWriter:
-    """A safetensors file being written; it appears under its name when the ``with`` block ends well. Its header comes
-    first and is known last: room is reserved and filled with blanks.
+    """A safetensors file being written. It appears under its name when the ``with`` block ends without an error.
+
+    The header comes first in the file, but is known last. So space is reserved for it and filled with blanks.
 
     Args:
-        replaced_file: unused file to overwrite if it exists, as the memory for a new file can cost more than the
-            write (0.4 GB/s instead of 9 on a virtual machine that returns free memory to its host).
+        path: file to write.
+        room: number of bytes that are reserved for the header.
+        replaced_file: unused file to overwrite if it exists; None for a new file. The memory for a new file can cost
+            more than the write (0.4 GB/s instead of 9 on a virtual machine that returns free memory to its host).
+
+    Attributes:
+        header: entry of each tensor in the file's header, by name.
 
     Raises:
-        ValueError: a name that is there already, or a type that is not in :data:`TYPES`.
+        ValueError: a tensor is added under a name that the file has already, or with a dtype that is not in
+            :data:`TYPES`.
     """
 
     def __init__(self, path: Path, room: int = ROOM, replaced_file: Path | None = None) -> None:
@@ -68,7 +76,7 @@ class TensorWriter:
         return self
 
     def add(self, name: str, value: np.ndarray | Sketch) -> None:
-        """Append a tensor, or its sketch."""
+        """Append a tensor, or a tensor's sketch, under a new name."""
         if isinstance(value, Sketch):
             self._sketched[name] = list(value.shape)
             value = value.values
@@ -77,17 +85,30 @@ class TensorWriter:
         value.tofile(self._file)
 
     def repeat(self, name: str, first: str) -> None:
-        """Record in the metadata that a tensor repeats ``first``, which :class:`TensorFile` resolves."""
+        """Record in the metadata that a tensor equals the tensor ``first``, without writing its values again.
+
+        :class:`TensorFile` returns the values of ``first`` for both names.
+
+        Args:
+            name: new name of the repeated tensor.
+            first: name of a tensor that was added.
+        """
         _check_new(name, self._names)
         self._repeats[name] = first
 
     def begin(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-        """Begin a tensor that is too large to be held whole. :meth:`extend` appends its values."""
+        """Begin a tensor that is too large to be held as a whole. :meth:`extend` appends its values.
+
+        Args:
+            name: new name of the tensor.
+            dtype: NumPy's name of its dtype.
+            shape: shape of the whole tensor.
+        """
         one = np.broadcast_to(np.zeros((), dtype), shape)  # takes no memory
         self.header[name] = _make_entry(name, one, self._file.tell() - 8 - self._room, self._names)
 
     def extend(self, values: np.ndarray) -> None:
-        """Append further values of the tensor of :meth:`begin`."""
+        """Append the next values of the tensor of the last :meth:`begin`."""
         np.asarray(values, order="C").tofile(self._file)
 
     def __exit__(
@@ -103,6 +124,7 @@ class TensorWriter:
             self._partial.unlink()
 
     def _write_header(self) -> None:
+        """Write the header into its reserved space, or rewrite the file if the header is longer than the space."""
         metadata_values = {REPEATS: self._repeats, SKETCHES_KEY: self._sketched}
         metadata = {key: json.dumps(one) for key, one in metadata_values.items() if one}
         entries = {**({"__metadata__": metadata} if metadata else {}), **self.header}
@@ -119,7 +141,11 @@ class TensorWriter:
 
 
 class _OnDisk(Mapping[str, np.ndarray]):
-    """Tensors by name, with only the header in memory."""
+    """Tensors by name with only the header in memory.
+
+    Attributes:
+        header: entry of each tensor in the header: its dtype, shape and offsets of its values, by name.
+    """
 
     header: dict[str, dict[str, Any]]
 
@@ -136,7 +162,8 @@ class _OnDisk(Mapping[str, np.ndarray]):
 class SpilledTensors(_OnDisk):
     """A dictionary of tensors whose values are on disk, in an unnamed file until :meth:`write`.
 
-    Raises ValueError for a second tensor with the same name, an unknown dtype, and a tensor after :meth:`write`.
+    Raises:
+        ValueError: a tensor is set under an existing name, with an unknown dtype, or after :meth:`write`.
     """
 
     def __init__(self) -> None:
@@ -156,7 +183,11 @@ class SpilledTensors(_OnDisk):
         return _read_tensor(self._file, self.header[name], self._start)
 
     def write(self, path: Path) -> None:
-        """Write a safetensors file, from which values are read afterwards."""
+        """Write all tensors as a safetensors file. Values are read from this file afterwards.
+
+        Args:
+            path: file to write.
+        """
         partial = path.with_name(path.name + ".partial")
         self._file.seek(0)
         with open(partial, "wb") as target:
@@ -170,6 +201,9 @@ class TensorFile(_OnDisk):
     """The tensors of a safetensors file, each read on access and not kept in memory.
 
     The file stays open, since a trial of all faults reads a hundred thousand tensors, and another reader may delete it.
+
+    Args:
+        path: file to read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -197,7 +231,12 @@ class TensorFile(_OnDisk):
         return tuple(self._sketched.get(name, self.header[name]["shape"]))
 
     def pieces(self, name: str, count: int) -> Iterator[np.ndarray]:
-        """Yield the values of a flattened tensor in pieces of ``count`` values; the last piece may be smaller."""
+        """Yield the values of a tensor, flattened, in pieces that are read one after another.
+
+        Args:
+            name: name of the tensor.
+            count: number of values of each piece; the last piece may be smaller.
+        """
         kind, (begin, end) = NUMPY_TYPES[self.header[name]["dtype"]], self.header[name]["data_offsets"]
         with open(self.path, "rb") as file:
             file.seek(self._start + begin)
@@ -205,7 +244,13 @@ class TensorFile(_OnDisk):
                 yield np.fromfile(file, kind, min(count, num_left))
 
     def rows(self, name: str, start: int, end: int) -> np.ndarray:
-        """Return the rows of a tensor from ``start`` to ``end``, which may be larger than the number of rows."""
+        """Return some rows of a tensor without reading the others.
+
+        Args:
+            name: name of the tensor.
+            start: index of the first row.
+            end: index after the last row; it may exceed the number of rows.
+        """
         entry = self.header[name]
         height, *rest = entry["shape"]
         start, end = min(start, height), min(end, height)
@@ -215,14 +260,27 @@ class TensorFile(_OnDisk):
 
 
 def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
-    """Return whether a file marks two tensors as the same tensor."""
+    """Return whether a file records two tensors as the same values (:meth:`TensorWriter.repeat`).
+
+    Args:
+        tensors: a :class:`TensorFile`. Other mappings have no such record, and the result is False.
+        first: name of a tensor.
+        second: name of another tensor.
+    """
     if not isinstance(tensors, TensorFile) or first not in tensors or second not in tensors:
         return False
     return tensors.header[first] is tensors.header[second]
 
 
 def _make_entry(name: str, value: np.ndarray, start: int, existing_names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header's entry for a tensor whose values begin at byte ``start`` of the data."""
+    """Return the entry of a tensor in a file's header, after checking its name and dtype.
+
+    Args:
+        name: name of the tensor.
+        value: array with the tensor's dtype and shape.
+        start: offset of its values in the file's data, in bytes.
+        existing_names: names that the file has already, as keys.
+    """
     _check_new(name, existing_names)
     if value.dtype not in TYPES:
         raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, TYPES))} can be kept")
@@ -230,12 +288,19 @@ def _make_entry(name: str, value: np.ndarray, start: int, existing_names: Mappin
 
 
 def _check_new(name: str, existing_names: Mapping[str, Any]) -> None:
+    """Check that a file has no tensor of this name yet. Raises ValueError if it has."""
     if name in existing_names:
         raise ValueError(f"two tensors have the name {name}: one would not be compared")
 
 
 def _write_file(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
-    """Write header and data, and return the offset of the data in bytes."""
+    """Write a safetensors file, and return the offset of its data in bytes.
+
+    Args:
+        target: file to write.
+        entries: entries of the header, by name.
+        data: file with the data, from its current position on.
+    """
     header_bytes = encode_header(entries)
     target.write(header_bytes)
     shutil.copyfileobj(data, target, 1 << 24)
@@ -243,9 +308,14 @@ def _write_file(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) 
 
 
 def _read_tensor(file: IO[bytes], entry: Mapping[str, Any], start: int) -> np.ndarray:
-    """Return the tensor of a header's entry, in a file whose data begin at byte ``start``.
+    """Return the values of a tensor in a file.
 
     A large tensor is mapped copy-on-write, since reading it into memory takes twice as long.
+
+    Args:
+        file: the open file.
+        entry: entry of the tensor in the header.
+        start: offset of the data in the file, in bytes.
     """
     kind, (begin, end) = NUMPY_TYPES[entry["dtype"]], entry["data_offsets"]
     place = start + begin

@@ -1,7 +1,7 @@
-"""Texts that reach faults which the first texts of a data set seldom reach.
+"""Synthetic texts that reveal faults which the first texts of a data set seldom reveal.
 
-Each text has the pad token in its middle as an ordinary token, and a token that it repeats: in a vocabulary of 246,534,
-random tokens never meet twice, and a gradient that overwrites equals one that accumulates.
+Each text has the pad token in its middle as an ordinary token, and it repeats a token. In a vocabulary of 246,534,
+random tokens never meet twice, so a gradient that overwrites would equal a gradient that accumulates.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class Layout(NamedTuple):
     ends_in_pad: bool = False
 
 
-#: The first, mostly padding, leaves positions that see only padding. The end of the second depends on the criterion:
-#: the mask, the last token that is not padding, their number, or the row. The first four end one token after a chunk,
-#: with it, one before its end, and one after it again.
+#: Layouts of the texts in a batch. The first text is mostly padding, so that some positions see only padding. A port
+#: that finds the end of the second text by the mask, by the last token that is not padding, by the number of such
+#: tokens or by the row gets different positions. The first four texts end one token after a chunk of attention, with
+#: it, one token before its end, and one token after it.
 LAYOUTS = (
     Layout(1 / 4, beyond=1, padding="any", is_left_padded=True),
     Layout(1 / 3, ends_in_pad=True),
@@ -42,6 +43,7 @@ LAYOUTS = (
     Layout(1 / 2, beyond=1),
     Layout(1.0),
 )
+#: Indices of the layouts in :data:`LAYOUTS`. All token labels of the text NOTHING_COUNTS are ignored.
 MOSTLY_PADDED, ENDS_IN_PAD, NOTHING_COUNTS, _, FULL = range(len(LAYOUTS))
 
 
@@ -62,9 +64,12 @@ class Texts(NamedTuple):
 
 
 def layouts_of(count: int) -> np.ndarray:
-    """Return the indices in :data:`LAYOUTS` for ``count`` rows.
+    """Return the indices in :data:`LAYOUTS` for the rows of a batch, int64 (count,).
 
     The last row is full: a faulty sum leaves out the last rows, and padding there would have no gradient to lose.
+
+    Args:
+        count: number of rows.
     """
     return np.append(np.arange(count - 1) % FULL, FULL)
 
@@ -72,7 +77,7 @@ def layouts_of(count: int) -> np.ndarray:
 def make_texts(
     config: Mapping[str, Any], model: str, layouts: np.ndarray, length: int, draw: np.random.Generator
 ) -> Texts:
-    """Return a random text for each layout.
+    """Return a random text with its mask for each layout.
 
     Args:
         config: resolved configuration of the model.
@@ -105,7 +110,13 @@ def make_texts(
 
 
 def _count_tokens(layout: Layout, length: int, chunk: int) -> int:
-    """Return the number of tokens of a text in a row of ``length`` tokens."""
+    """Return the number of tokens of a text in its row.
+
+    Args:
+        layout: layout of the text.
+        length: number of tokens of the row.
+        chunk: number of tokens in a chunk of attention.
+    """
     max_tokens = int(layout.share * length)
     num_chunk_tokens = max_tokens // chunk * chunk or max_tokens
     return min(max(1, num_chunk_tokens + layout.beyond), length)

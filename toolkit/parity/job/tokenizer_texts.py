@@ -1,9 +1,9 @@
 """Texts that reveal differences of tokenizers: written by hand, built from every kind of character, and random.
 
-Faults of real ports are mostly one character in one place: white space that does not end a word, a control character
-that is dropped, a special piece that is not recognized next to either. So every character with a special rule stands
-in every place that has one: alone, twice, first and last in a text, between letters, between blanks, before and after a
-special piece.
+Faults of real ports mostly concern one character in one position: white space that does not end a word, a control
+character that is dropped, a special piece that is not recognized next to either. So every character with a special rule
+is tried in every position that may have one: alone, twice, first and last in a text, between letters, between blanks,
+before and after a special piece.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 
-#: Written by hand.
+#: Texts that were written by hand.
 ADVERSARIAL = (
     "",
     " ",
@@ -37,13 +37,15 @@ ADVERSARIAL = (
 )
 #: Pieces with a special meaning to tokenizers.
 SPECIAL = ("</s>", "<unk>", "<pad>", "<s>", "</w>", "@@", "\u2581")
+#: The control characters of Unicode.
 CONTROLS = tuple(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
-#: Unicode's white space, besides controls.
+#: The white space of Unicode, without control characters.
 WHITE = tuple(
     " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
-#: Two or three of each general category except controls, white space and surrogates: one that normalisation or case
-#: change maps to another, if there is one, and one beyond the basic plane.
+#: Several characters of each general category except controls, white space and surrogates. If the category has them,
+#: they include a character that normalization or a change of case maps to another, and a character beyond the basic
+#: plane.
 OF_CATEGORIES = (
     *("A", "\u00c5", "\u0130", "\u212b", "\U00010400"),  # Lu
     *("z", "\u00df", "\u0131", "\u03c2", "\ufb01", "\U00010428"),  # Ll
@@ -71,7 +73,7 @@ OF_CATEGORIES = (
     *("\ue000", "\U0010fffd"),  # Co
     *("\u0378", "\ufffe", "\U0010ffff"),  # Cn
 )
-#: Several characters that are read as one: line breaks, letters with their marks, syllables, emoji.
+#: Sequences of characters that people read as a single character: line breaks, letters with marks, syllables, emoji.
 SEQUENCES = (
     "\r\n",
     "e\u0301",
@@ -80,14 +82,15 @@ SEQUENCES = (
     "\U0001f469\u200d\U0001f467",
     "\U0001f1eb\U0001f1ee",
 )
-#: Places of a character: several share a text, whose tokens are all compared.
+#: Texts around a character ``{0}``. A text may have the character in several positions, since all tokens are compared.
 PLACES = ("{0}", "{0}{0}", "{0}a{0}b{0}{0}c{0}", " {0} a {0} ", "</s>{0}<unk>{0}{0}<pad>{0}a{0}</s> {0} <unk>")
-#: Largest number of units of a random text, so that all its parts can be tried at once.
+#: Largest number of units (characters or special pieces) in a random text. All parts of such a text can be tried in one
+#: run.
 MAX_UNITS = 10
 
 
 def texts_of_characters() -> list[str]:
-    """Return texts with each character of the lists above in each place of :data:`PLACES`."""
+    """Return texts with each character of the lists above in each text of :data:`PLACES`."""
     characters = [*CONTROLS, *WHITE, *OF_CATEGORIES, *SEQUENCES, *SPECIAL]
     return list(dict.fromkeys(place.format(character) for character in characters for place in PLACES))
 
@@ -95,7 +98,9 @@ def texts_of_characters() -> list[str]:
 def random_texts(seed: int, count: int) -> list[str]:
     """Return short random texts of letters, characters of the lists above and special pieces.
 
-    The first texts of a seed do not depend on ``count``.
+    Args:
+        seed: seed of the texts. The first texts of a seed do not depend on ``count``.
+        count: number of texts.
     """
     draw = random.Random(seed)
     kinds = ("abcB", CONTROLS, WHITE, OF_CATEGORIES, SEQUENCES, SPECIAL)
@@ -106,12 +111,15 @@ def random_texts(seed: int, count: int) -> list[str]:
 
 
 def parts_of(text: str) -> list[str]:
-    """Return all texts that remain of a random text after some of its units are removed, and the text itself."""
+    """Return all texts that remain of a random text after some of its units are removed, including the text itself.
+
+    A unit is a special piece or a single character.
+    """
     units = _split_units(text)
     masks = range(1, 1 << len(units))
     return list(dict.fromkeys("".join(u for place, u in enumerate(units) if mask >> place & 1) for mask in masks))
 
 
 def _split_units(text: str) -> list[str]:
-    """Return the units of a text: special pieces, and the single characters between them."""
+    """Return the units of a text: its special pieces, and the single characters between them."""
     return re.findall("|".join([*map(re.escape, SPECIAL), "."]), text, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Which tokenizer a folder holds, and which of its files both sides read."""
+"""The tokenizer that a folder holds, and the files that define its output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ from toolkit.parity.job.job import TokenizerJob
 def tokenizer_in(
     model: str, folder: Path, texts: Sequence[str], max_length: int, offsets: bool = False
 ) -> TokenizerJob | None:
-    """Return the job for the tokenizer of a Hugging Face folder; None if the folder holds none of the family. Raises
-    ValueError if its settings are not JSON."""
+    """Return the job for the tokenizer in a Hugging Face folder; None if the folder holds none of the family.
+
+    Args:
+        model: name of the family.
+        folder: the folder.
+        texts: texts to compare.
+        max_length: number of tokens that a text is padded or cut to.
+        offsets: whether the characters that each token stands for are compared, too.
+
+    Raises:
+        ValueError: the settings of the tokenizer are not JSON.
+    """
     for tokenizer_kind in (kind for kind in ported(model).tokenizers if kind.is_in(folder)):
         path = folder / tokenizer_kind.files[0] if len(tokenizer_kind.files) == 1 else folder
         return TokenizerJob(
@@ -25,7 +35,7 @@ def tokenizer_in(
 
 
 def files_of(tokenizer: TokenizerJob) -> list[Path]:
-    """Return the files that define a tokenizer's output."""
+    """Return the existing files that define the output of a job's tokenizer."""
     if tokenizer.path is None:
         return []
     path = Path(tokenizer.path)

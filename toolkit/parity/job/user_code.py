@@ -26,30 +26,30 @@ from typing import Any
 from toolkit.errors import ToolkitError, UserError
 from toolkit.terminal.failure import describe, is_out_of_memory, raised_in_backward
 
-#: Functions that a side's file may define, with their arguments.
+#: Names of the arguments of each function that a side's file may define, by the function.
 FUNCTIONS = {"build": ("config",), "batch": ("config", "rng"), "loss": ("model", "batch")}
-#: Further functions if both sides are trained.
+#: The same for the functions that a file may define if both sides are trained.
 TRAINING = {"optimizer": ("model",)}
-#: Paddle's message about an operation that it computes in float32 and not in float64.
+#: Matches Paddle's message about an operation that it computes in float32 and not in float64.
 NO_KERNEL_IN_DOUBLE = re.compile(
     r"of kernel `(\w+)` is not registered.*Selected wrong DataType `float64`.*DataTypes: [^.]*\bfloat32\b", re.DOTALL
 )
-#: Libraries whose source lines do not help to find a port's fault.
+#: Path prefixes of libraries whose source lines do not help to find a port's fault.
 FRAMEWORKS = ("paddle/", "torch/", "numpy/", "decorator")
 
 
 class UserCodeError(UserError):
-    """A file that cannot be used as a side of a pair; the message is one line."""
+    """Error of a file that cannot be used as a side of a pair; its message is one line."""
 
 
 def locate_source(source: str) -> Path:
-    """Return the file of a side.
+    """Return the absolute path of the file of a pair's side.
 
     Args:
         source: path that ends in ``.py``, or dotted name of a module, which is searched in the current folder first.
 
     Raises:
-        UserCodeError: there is no such file.
+        UserCodeError: the file does not exist.
     """
     if source.endswith(".py"):
         path = Path(source)
@@ -67,9 +67,14 @@ def locate_source(source: str) -> Path:
 
 
 def functions_of(source: str, signatures: Mapping[str, Sequence[str]] = FUNCTIONS) -> set[str]:
-    """Return the functions in ``signatures`` that a side's file defines, without running it.
+    """Return the names of the functions that a side's file defines, without running the file.
 
-    Raises UserCodeError if the file is missing or not Python, lacks ``build``, or a function has other arguments.
+    Args:
+        source: path or module name of the file (:func:`locate_source`).
+        signatures: names of the arguments of each function to look for, by the function.
+
+    Raises:
+        UserCodeError: the file is missing or not Python, lacks ``build``, or a function has other arguments.
     """
     path = locate_source(source)
     try:
@@ -117,7 +122,15 @@ def check_built(source: Any, model: Any, kind: type, kind_name: str) -> None:
 
 
 def check_real(source: Any, parameters: Iterable[tuple[str, Any]]) -> None:
-    """Check that no parameter is complex. Raises UserCodeError, which names the parameter by its path, otherwise."""
+    """Check that no parameter of a side's model is complex.
+
+    Args:
+        source: imported module of the side's file.
+        parameters: path and tensor of each parameter.
+
+    Raises:
+        UserCodeError: a parameter is complex. The message has its path.
+    """
     for path, parameter in parameters:
         if parameter.is_complex():
             raise UserCodeError(
@@ -130,6 +143,7 @@ def check_recurrent(source: Any, layers: Iterable[tuple[str, Any]]) -> None:
     """Check that no recurrent layer has dropout between its inner layers.
 
     Args:
+        source: imported module of the side's file.
         layers: path and layer of each instance of torch's or Paddle's recurrent classes.
 
     Raises:
@@ -145,6 +159,13 @@ def check_recurrent(source: Any, layers: Iterable[tuple[str, Any]]) -> None:
 
 
 def _check_arguments(source: str, node: ast.FunctionDef, signatures: Sequence[str]) -> None:
+    """Check that a function of a side's file can be called with the expected arguments. Raises UserCodeError if not.
+
+    Args:
+        source: path or module name of the file.
+        node: definition of the function.
+        signatures: names of the expected arguments.
+    """
     arguments = node.args
     num_required = len(arguments.args) + len(arguments.posonlyargs) - len(arguments.defaults)
     num_accepted = len(arguments.args) + len(arguments.posonlyargs)
@@ -157,9 +178,13 @@ def _check_arguments(source: str, node: ast.FunctionDef, signatures: Sequence[st
 
 @functools.cache
 def load(source: str) -> ModuleType:
-    """Import a side's file or module, once in a process. Only a worker of that side does so.
+    """Import the file or module of a pair's side once in this process, and return it.
 
-    Imports of a file are searched in its folder first, as in a script, and imports of a module in the current folder.
+    Only a worker of that side may import it. Imports of a file are searched in its folder first, as in a script, and
+    imports of a module in the current folder.
+
+    Args:
+        source: path or module name of the file (:func:`locate_source`).
 
     Raises:
         UserCodeError: it cannot be imported.
@@ -180,26 +205,32 @@ def load(source: str) -> ModuleType:
 
 
 def _look_first_in(folder: Path) -> None:
+    """Make a folder the first entry of ``sys.path``."""
     if sys.path[0] != str(folder):
         sys.path.insert(0, str(folder))
 
 
 def display_path(source: Any) -> str:
-    """Return the path of a side's file, or of a module that was loaded from it, relative to the current folder."""
+    """Return the path of a side's file for messages, relative to the current folder.
+
+    Args:
+        source: the path, or the module that was loaded from it.
+    """
     return str(getattr(source, "__file__", source)).removeprefix(f"{os.getcwd()}{os.sep}")
 
 
 @contextlib.contextmanager
 def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[None]:
-    """Report an error of the user's code inside the ``with`` block in one line, with the last source line of the file.
+    """Inside the ``with`` block, turn an error of the user's code into a UserCodeError of one line.
 
-    A lack of memory is not reported as an error of the code.
+    The message has the last source line of the user's file. A lack of memory is not reported as an error of the code.
 
     Args:
         source: file of the code, or the module that was loaded from it.
         alone: whether only the user's code runs inside the block. Otherwise only errors from a line of the file are
             reported, and operations that Paddle does not compute in float64.
-        made_by: function of the file that created the running object; the message has its line if there is no other.
+        made_by: function of the file that created the running object; the message has its line if no other line is
+            known.
 
     Raises:
         UserCodeError: the code raised an error.
@@ -233,14 +264,20 @@ def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[No
 
 
 def _in_library(frames: Sequence[traceback.FrameSummary]) -> str:
-    """Return the innermost line of a library other than the frameworks, such as PaddleNLP; "" if there is none."""
+    """Return the innermost line of a library other than the frameworks, such as ``paddlenlp/layers.py:12: ``.
+
+    The result is empty if there is none.
+    """
     locations = ((frame.filename.rpartition("site-packages/"), frame.lineno) for frame in frames)
     inside = [(file, line) for (_, separator, file), line in locations if separator and not file.startswith(FRAMEWORKS)]
     return f"{inside[-1][0]}:{inside[-1][1]}: " if inside else ""
 
 
 def imported_files() -> list[str]:
-    """Return the user's files that this process has imported, without installed packages, Python and this project."""
+    """Return the paths of the user's files that this process has imported, sorted.
+
+    Installed packages, Python and this project are left out.
+    """
     root = Path(__file__).resolve().parents[3]
     excluded_prefixes = tuple(
         f"{place}{os.sep}" for place in (sysconfig.get_path("stdlib"), root / "toolkit", root / "models")
@@ -251,4 +288,5 @@ def imported_files() -> list[str]:
 
 
 def _search_folders() -> Sequence[Path]:
+    """Return the folders that a module's name is searched in: the current folder, then ``sys.path``."""
     return [Path.cwd(), *(Path(place) for place in sys.path if place)]

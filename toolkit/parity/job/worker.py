@@ -1,4 +1,4 @@
-"""How both workers start and end: a result, or the reason why there is none."""
+"""Start and end of both workers: each leaves a result, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -21,14 +21,23 @@ from toolkit.terminal.failure import describe
 BY_USER_CODE, BY_ITSELF = 2, 1
 #: Signal that makes a worker log the stack of each of its threads.
 STACK = signal.SIGUSR1
-#: Advice on a smaller gate.
+#: Advice in the message of a worker that had too little memory.
 LESS_MEMORY = "fewer examples (parity.examples, --batch-size) or a shorter text (data.max_length, --length) take less"
 
 
 def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequence[str]) -> None:
-    """Run ``main`` for a task on each job folder, and end the process: a framework's or user's thread may otherwise
-    keep it alive. If it fails, the reason is written to :func:`.files.failure_path`, and the exit status shows whose
-    fault it is."""
+    """Run a task on each job folder, and end this process with an exit status.
+
+    The process ends at once, since a thread of a framework or of the user's code may otherwise keep it alive. If the
+    task fails, the reason is written to :func:`.files.failure_path`, and the exit status is :data:`BY_USER_CODE` or
+    :data:`BY_ITSELF`.
+
+    Args:
+        side: the worker, ``reference`` or ``candidate``.
+        main: runs the task, given its name and a job folder.
+        task: name of the task.
+        folders: job folders, one after another.
+    """
     collector.skip_collection_at_exit()
     faulthandler.register(STACK)
     for folder in map(Path, folders):

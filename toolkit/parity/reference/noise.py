@@ -36,7 +36,7 @@ def measure_noise(
     Args:
         step: step of the reference.
         truth: R64's tensors by name.
-        records: record of each tensor by name, to which the noise is added.
+        records: record of each tensor by name; the runs' noise is added to it.
         runs: numbers of the runs, by dtype.
     """
 
@@ -78,7 +78,7 @@ def measure_runs(
         run_once: runs the reference, given the dtype, the number of the run, the nudge of the weights and the receiver
             of each tensor.
         truth: R64's tensors by name.
-        records: record of each tensor by name, to which the noise is added.
+        records: record of each tensor by name; the runs' noise is added to it.
         runs: numbers of the runs, by dtype.
     """
 

@@ -110,7 +110,7 @@ class Points:
 
         Args:
             name: name of the tensor.
-            x: tensor of the run. Its copy is returned if there is no replacement.
+            x: tensor of the run. Without a replacement, its copy is returned.
         """
         value = to_numpy(x)
         self.keep(name, value)

@@ -72,7 +72,7 @@ class ReorderedSums(TorchDispatchMode):
     This holds for the forward and the backward.
 
     Args:
-        seed: seed of the index at which each sum is cut in two.
+        seed: seed of the random index that cuts each sum in two.
     """
 
     def __init__(self, seed: int) -> None:

@@ -127,7 +127,7 @@ def run(job: Job, folder: Path) -> RoundedConstants:
 
 
 def _size(record: TensorRecord) -> float:
-    """Return the RMS by which a run with rounded constants has moved a tensor; 0 if it was not measured."""
+    """Return the RMS of a tensor's move in a run with rounded constants; 0 if it was not measured."""
     return record.noise["float64"][0] or 0.0
 
 
@@ -421,7 +421,8 @@ class RoundedLossMode(TorchFunctionMode):
     ) -> torch.Tensor | None:
         """Return the cross entropy with the constants that this run rounds; None if it rounds no constant.
 
-        ``place`` is the source line of the call. All other arguments are those of torch's ``cross_entropy``.
+        ``place`` is the source line of the call. All other arguments have the same meaning as in torch's
+        ``cross_entropy``.
         """
         is_soft = target.is_floating_point()
         classes = 0 if scores.ndim == 1 else 1
