@@ -9,7 +9,11 @@ import numpy as np
 
 
 def make_chooser(seed: int) -> Callable[..., Any]:
-    """Return a function that picks one of its arguments at random."""
+    """Return a function that picks one of its arguments at random.
+
+    Args:
+        seed: seed of the picks.
+    """
     generator = np.random.default_rng(seed)
     return lambda *options: options[generator.integers(len(options))]
 

@@ -1,8 +1,8 @@
-"""The smallest fault that the gate catches: each parameter of a correct port is changed a little, one at a time.
+"""Search for the smallest fault that the gate catches, by a small change of each parameter of a correct port.
 
 Such small changes move the outputs in proportion. So one run yields the smallest change that is caught: the change
-divided by the largest error in units of its bound. The gate also compares the parameters themselves; this comparison
-is not counted.
+divided by the largest error in units of its bound. The gate also compares the parameters themselves; this comparison is
+not counted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from toolkit.parity.mutants.change import CHANGE, weight_change_name
 from toolkit.parity.pairs.prepare import prepare_job
 from toolkit.parity.trials.mutation import check_port
 
-#: Relative changes that must be caught: of a matrix, and of a gradient.
+#: Smallest relative change of a matrix that the gate must catch; smallest relative change of a gradient that it must
+#: catch.
 WEIGHT_LIMIT, GRADIENT_LIMIT = 1e-10, 1e-8
-#: A gradient with a larger bound, relative to its RMS, is only rounding, such as the gradient of CTRL's key bias.
+#: Bound of a gradient, relative to its RMS. A gradient with a larger bound is only rounding, such as the gradient of
+#: CTRL's key bias.
 ZERO_BY_CANCELLATION = 0.1
 #: Roles of parameters that are matrices.
 MATRICES = ("linear", "embedding")
@@ -39,7 +41,7 @@ MATRICES = ("linear", "embedding")
 
 @dataclass(frozen=True)
 class Limit:
-    """The smallest relative changes of a parameter and its gradient that are caught in float64.
+    """The smallest relative changes of a parameter and its gradient that the gate catches in float64.
 
     Attributes:
         name: name of the parameter.
@@ -55,9 +57,13 @@ class Limit:
 
 
 def find_limits(request: GateRequest, console: Console) -> list[Limit]:
-    """Return the limit of every parameter of a model or a pair, in float64.
+    """Return the smallest caught changes of every parameter of a model or a pair, in float64.
 
     The reference runs as often as in a gate with an error near its bound (:mod:`toolkit.parity.followup.remeasure`).
+
+    Args:
+        request: gate on a correct port.
+        console: console for progress.
 
     Raises:
         UserError: the port of a pair differs from the reference even without a fault.
@@ -80,7 +86,15 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
 
 
 def _weight_limit(name: str, reference: ReferenceResult, candidate: CandidateResult) -> float:
-    """Return the smallest relative change of a parameter that moves some tensor beyond its bound."""
+    """Return the smallest relative change of a parameter that moves some tensor beyond its bound.
+
+    The result is infinite if even the tried change moves no tensor beyond its bound.
+
+    Args:
+        name: name of the parameter.
+        reference: results of the reference.
+        candidate: results of the port, with a mutant that changes this parameter.
+    """
     mutant_result = candidate.mutants[weight_change_name(name)]
     verdict = judge(reference, CandidateResult(mutant_result.dtypes, mutant_result.generators, tokens=candidate.tokens))
     comparisons = [c for c in verdict.comparisons if pattern_of(c.name, reference.accept) is None]
@@ -89,7 +103,14 @@ def _weight_limit(name: str, reference: ReferenceResult, candidate: CandidateRes
 
 
 def _gradient_limit(name: str, reference: ReferenceResult) -> float | None:
-    """Return the bound relative to the gradient's RMS; None if the reference has no such gradient."""
+    """Return the bound of a parameter's gradient in float64, relative to the gradient's RMS.
+
+    The result is None if the reference has no such gradient, and infinite if the gradient is 0.
+
+    Args:
+        name: name of the parameter.
+        reference: results of the reference.
+    """
     theirs = reference.tensors.get(f"gradient:{name}")
     if theirs is None:
         return None
@@ -99,7 +120,7 @@ def _gradient_limit(name: str, reference: ReferenceResult) -> float | None:
 
 
 def print_limits(limits: Sequence[Limit], console: Console) -> None:
-    """Print a row for each role, then a line for each parameter with a limit that is too large."""
+    """Print a table row for each role of parameters, then a line for each parameter whose limit is too large."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in (
         "smallest change caught in float64",
@@ -128,7 +149,7 @@ def print_limits(limits: Sequence[Limit], console: Console) -> None:
 
 
 def is_sensitive(limit: Limit) -> bool:
-    """Return whether the required change of a parameter is caught, in its gradient and, for a matrix, in its values.
+    """Return whether the gate catches the required change of a parameter's gradient, and of a matrix's values.
 
     A gradient that is only rounding is exempt.
     """
@@ -137,6 +158,7 @@ def is_sensitive(limit: Limit) -> bool:
 
 
 def _median_and_worst(limits: Sequence[float | None]) -> tuple[str, str]:
+    """Return the median and the largest of several limits, as text; None is left out."""
     numbers = [limit for limit in limits if limit is not None]
     if not numbers:
         return _format_limit(None), _format_limit(None)
@@ -144,5 +166,5 @@ def _median_and_worst(limits: Sequence[float | None]) -> tuple[str, str]:
 
 
 def _format_limit(limit: float | None) -> str:
-    """Return a limit as text."""
+    """Return a limit as text, such as `1.2e-11`; `frozen` for None."""
     return "frozen" if limit is None else f"{limit:.1e}"

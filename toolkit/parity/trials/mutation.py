@@ -1,4 +1,7 @@
-"""Trials of the gate: it must catch and name every fault of the catalogue."""
+"""Trials of the gate: it must catch every mutant of the catalogue, and name the mutant's culprit.
+
+A mutant is a deliberate fault of the port.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ from toolkit.parity.trials import pair_faults
 from toolkit.recipe.keys import OPTIMIZER_KEYS
 from toolkit.terminal.dotted import Dotted
 
-#: Largest relative change of the loss or a gradient that is only another rounding.
+#: Largest relative change of the loss or a gradient that counts as a change of rounding only.
 MAX_ROUNDING = 64 * UNIT["float64"]
 #: Class weight of each label in the trials of class weights.
 TRIAL_WEIGHTS = (0.25, 3.0, 1.5)
@@ -61,7 +64,7 @@ TRIAL_WEIGHTS = (0.25, 3.0, 1.5)
 def trial_request(
     model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None, dtype: str = "float64"
 ) -> GateRequest:
-    """Return the gate on a family's trial model, with settings that make faults visible.
+    """Return the request for a gate on a family's trial model, with settings that make faults visible.
 
     The batch has much padding, and the optimizer has a large weight decay and clips each update.
 
@@ -89,13 +92,23 @@ def trial_request(
 
 
 def trial_tokenizer(model: str, folder: Path) -> TokenizerJob:
-    """Train a small tokenizer on texts that come with Python, and save it in ``folder``."""
+    """Train a small tokenizer on texts that come with Python, and return the job that compares it.
+
+    Args:
+        model: name of the family.
+        folder: folder to save the tokenizer in.
+    """
     texts = list(pydoc_data.topics.topics.values())[:20]
     return family_part(model, "trial").train_tokenizer(texts, folder)
 
 
 def trial_checkpoint(request: GateRequest, folder: Path) -> Path:
-    """Save the request's weights as a checkpoint in ``folder``, and return the folder."""
+    """Save the weights of a request as a checkpoint, and return the checkpoint's folder.
+
+    Args:
+        request: request with the weights.
+        folder: folder to create.
+    """
     folder.mkdir()
     weights = {name: np.ascontiguousarray(request.weights[name]) for name in request.weights}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -103,7 +116,10 @@ def trial_checkpoint(request: GateRequest, folder: Path) -> Path:
 
 
 def weighted_trials(request: GateRequest) -> Iterator[GateRequest]:
-    """Yield the request with class weights, with one and with several labels per text; nothing for other heads."""
+    """Yield the request with class weights: once with one label, and once with several labels for each text.
+
+    Nothing is yielded for heads other than sequence classification.
+    """
     if request.head != "sequence_classification":
         return
     num_texts, num_labels = len(request.batch["input_ids"]), len(TRIAL_WEIGHTS)
@@ -116,13 +132,16 @@ def weighted_trials(request: GateRequest) -> Iterator[GateRequest]:
 
 
 def smoothed_trials(request: GateRequest) -> Iterator[GateRequest]:
-    """Yield the request with one label per text, class weights and label smoothing; nothing for other heads."""
+    """Yield the request with class weights and label smoothing, with one label for each text.
+
+    Nothing is yielded for heads other than sequence classification.
+    """
     single_label_trials = (trial for trial in weighted_trials(request) if trial.batch["labels"].ndim == 1)
     return (replace(trial, label_smoothing=0.2) for trial in single_label_trials)
 
 
 def optimizer_trials(request: GateRequest) -> Iterator[GateRequest]:
-    """Yield the request with each optimizer except AdamW, on its default settings."""
+    """Yield the request with each optimizer except AdamW, each with its default settings."""
     for kind in OPTIMIZERS:
         default_settings: dict[str, Any] = {
             key: OPTIMIZER_KEYS[kind].get(f"train.{key}") for key in ("adam_beta1", "adam_beta2", "momentum")
@@ -133,7 +152,7 @@ def optimizer_trials(request: GateRequest) -> Iterator[GateRequest]:
 
 
 def head_trials(request: GateRequest) -> Iterator[GateRequest]:
-    """Yield the request with each other head that has its own faults."""
+    """Yield the request with each other head of the family that has mutants for this head only."""
     trial_weights, (num_texts, length) = request.weights, request.batch["input_ids"].shape
     assert isinstance(trial_weights, SyntheticWeights)
     for head in faults_of_heads(request.model):
@@ -145,10 +164,10 @@ def head_trials(request: GateRequest) -> Iterator[GateRequest]:
 
 
 def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
-    """Return the faults that a request is tried with.
+    """Return the mutants that a family's request is tried with.
 
-    They are faults of label smoothing, another optimizer, an adapter, another head or class weights if the request has
-    these, and otherwise the family's faults in the dtypes of the request.
+    They are mutants of label smoothing, another optimizer, an adapter, another head or class weights if the request has
+    these, and otherwise the family's mutants in the dtypes of the request.
     """
     if request.label_smoothing:
         return LABEL_SMOOTHING
@@ -170,10 +189,10 @@ class Trial:
     """The outcome of the gate on one mutant.
 
     Attributes:
-        mutant: fault that the port had.
+        mutant: deliberate fault that the port had.
         is_caught: whether the gate failed.
-        culprit: name that the gate reports; empty if it passed. For a gradient of the recomputing backward, the name
-            follows its verdict and a colon.
+        culprit: name of the tensor, or other object, that the gate reports; empty if the gate passed. For a gradient of
+            the recomputing backward, the name follows its verdict and a colon.
         verdict: verdict of the finding; empty if the gate passed.
         margin: the culprit's error in units of its bound; None for a finding without an error.
         operation: first operation that differs in isolation, with its source line; empty if there is none, and None if
@@ -191,6 +210,7 @@ class Trial:
 
     @property
     def is_named(self) -> bool:
+        """Whether the gate reported the mutant's expected culprit, and its expected wrong operation."""
         # No operation differs if an epsilon is tiny compared with the variance.
         if self.verdict == "structure" and self.operation is None:
             return self.mutant.culprit in self.culprit
@@ -203,22 +223,22 @@ class Trial:
 
 
 class Trials(list[Trial]):
-    """The trials of one request.
+    """List of the trials of one request.
 
     Attributes:
-        untried_parts: sentence that counts the parts of a pair's port without a fault; empty for a family.
+        untried_parts: sentence that counts the parts of a pair's port without a mutant; empty for a family.
     """
 
     untried_parts = ""
 
 
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> Trials:
-    """Run the gate once for each mutant, all on the same run of the reference.
+    """Run the gate once for each mutant, all on the same run of the reference, and return the outcomes.
 
     Args:
         request: gate without a fault.
         console: console for progress.
-        names: names of the mutants; None for all.
+        names: names of the mutants; None for all mutants.
 
     Raises:
         UserError: the port of a pair differs from the reference even without a fault.
@@ -254,20 +274,28 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
 
 
 def check_port(reference: ReferenceResult, candidate: CandidateResult) -> None:
-    """Check that a port passes without a fault. Raises UserError if it does not."""
+    """Check that a port without a mutant passes the gate.
+
+    Args:
+        reference: results of the reference.
+        candidate: results of the port.
+
+    Raises:
+        UserError: the port does not pass.
+    """
     if culprit := first_at_fault(judge(reference, candidate), list(reference.tensors)):
         raise UserError(f"the port drifts as it is ({culprit.name}); toolkit parity says more")
 
 
 def add_effect(trial: Trial, changes: Mapping[str, TensorStats], true_records: Mapping[str, TensorRecord]) -> Trial:
-    """Return a trial with the effect of its fault on the loss and the gradients of the port.
+    """Return a trial with the effect of its mutant on the loss and the gradients of the port.
 
-    A fault that moves none of them and that the gate has not caught is harmless, unless another batch would show it.
+    A mutant that moves none of them and that the gate has not caught is harmless, unless another batch would show it.
 
     Args:
         trial: trial on a pair's port.
-        changes: change of the loss and of each gradient by the fault, by name.
-        true_records: tensors of R64 with the noise of float64, by name.
+        changes: change of the loss and of each gradient by the mutant, by name.
+        true_records: record of each tensor of R64 with the noise of float64, by name.
     """
     relative_changes = [
         _relative_change(stats, true_records[name]) for name, stats in changes.items() if name in true_records
@@ -287,7 +315,14 @@ def add_effect(trial: Trial, changes: Mapping[str, TensorStats], true_records: M
 
 
 def _relative_change(change: TensorStats, true_record: TensorRecord) -> float:
-    """Return the relative change of a tensor, or 0 if the tensor is only rounding in R64 itself."""
+    """Return the change of a tensor by a mutant, relative to the tensor's RMS in R64.
+
+    The result is 0 if the tensor is only rounding in R64 itself.
+
+    Args:
+        change: figures of the change.
+        true_record: record of R64's tensor with the noise of float64.
+    """
     noise = [run for run in true_record.noise["float64"] if run is not None]
     if not true_record.rms or max(noise, default=0.0) > UNINFORMATIVE * true_record.rms:
         return 0.0
@@ -309,9 +344,10 @@ def judge_mutants(
     Args:
         mutants: mutants of the job.
         job: folder of the job.
-        reference, candidate: results of both sides.
-        records: tensors of the reference's trace, by name.
-        forced_input: the port's trace, with each mutant.
+        reference: results of the reference.
+        candidate: results of the port, with and without each mutant.
+        records: record of each tensor in the reference's operation trace, by name.
+        forced_input: the port's operation trace, with each mutant.
         workers: interpreter of each side.
         console: console for progress.
     """
@@ -337,7 +373,7 @@ def judge_mutants(
 
 
 def _judge_mutant(mutant: Mutant, reference: ReferenceResult, candidate: CandidateResult) -> Verdict | None:
-    """Return the verdict on a mutant, or None if the port raised an error in the step."""
+    """Return the gate's verdict on a mutant, or None if the port raised an error in the step."""
     mutant_result = candidate.mutants[mutant.name]
     if mutant_result.raised is not None:
         return None
@@ -349,6 +385,15 @@ def _judge_mutant(mutant: Mutant, reference: ReferenceResult, candidate: Candida
 def _make_trial(
     mutant: Mutant, verdict: Verdict, order: list[str], operation_trace: trace.OperationTrace, is_pair: bool
 ) -> Trial:
+    """Return the outcome of the gate on a mutant whose port raised no error.
+
+    Args:
+        mutant: the mutant.
+        verdict: the gate's verdict on the mutant.
+        order: names of the reference's tensors, in execution order.
+        operation_trace: operation trace of the mutant.
+        is_pair: whether the port belongs to a user's pair.
+    """
     if precision.is_judged((mutant.dtype,)):
         precision.judge_operations(verdict, operation_trace)
     culprit = first_at_fault(verdict, order)
@@ -375,11 +420,12 @@ def _make_trial(
 
 
 def _expected_names(mutant: Mutant) -> str:
+    """Return the culprit and the operation that the gate must name for a mutant, as text."""
     return "nothing" if mutant.harmless else " and ".join(filter(None, (mutant.culprit, mutant.operation)))
 
 
 def print_trials(trials: Trials, console: Console) -> None:
-    """Print a row for each mutant, then the score and the sentence on parts without a fault."""
+    """Print a table row for each mutant, then the score and the sentence on parts without a mutant."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("mutant", "caught", "by", "named", "wrong by itself"):
         table.add_column(title, overflow="fold")

@@ -1,4 +1,7 @@
-"""Faults of a user's pair, found in the port's own tree of modules."""
+"""Mutants of a user's pair, which are found in the port's own tree of modules.
+
+A mutant is a deliberate fault of the port. Its culprit is the tensor that the gate must name.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,27 @@ from toolkit.parity.mutants import Mutant
 from toolkit.parity.mutants.generic import UNREACHED_BOUND, bound_fault, module_fault
 from toolkit.parity.pairs.describe import Sides
 
-#: Yields all faults of one kind that the port of a pair can have.
+#: Function that yields all mutants of one kind that the port of a pair can have, given the descriptions of both sides.
 FaultFinder = Callable[[Sides], Iterator[Mutant]]
 
 
 def faults_of(sides: Sides) -> list[Mutant]:
-    """Return faults of every kind that the port can have, each with its expected culprit."""
+    """Return mutants of every kind that the port of a pair can have, each with its expected culprit.
+
+    Args:
+        sides: descriptions of both sides.
+    """
     faults = [fault for find_faults, select_faults in _CATALOGUE for fault in select_faults(list(find_faults(sides)))]
     return list({fault.name: fault for fault in faults}.values())
 
 
 def count_untried(sides: Sides, faults: Sequence[Mutant]) -> str:
-    """Return a sentence that counts the parameters, functions and masks of the port without a fault."""
+    """Return a sentence that counts the parameters, functions and masks of the port without a mutant.
+
+    Args:
+        sides: descriptions of both sides.
+        faults: the mutants that are tried.
+    """
     fault_sites = {path for fault in faults for path in fault.name.partition(":")[2].split("+")}
     port = sides.port
     untried_parameters = [
@@ -41,12 +53,12 @@ def count_untried(sides: Sides, faults: Sequence[Mutant]) -> str:
 
 
 def _first_and_last(faults: Sequence[Mutant]) -> list[Mutant]:
-    """Return the first and the last fault of a kind."""
+    """Return the first and the last mutant of one kind."""
     return list(dict.fromkeys((faults[0], faults[-1]))) if faults else []
 
 
 def _first_of_each(faults: Sequence[Mutant]) -> list[Mutant]:
-    """Return the first fault of each module name, such as ``query``, since each name has another role."""
+    """Return the first mutant of each module name, such as ``query``, since each name has another role."""
     first_faults: dict[str, Mutant] = {}
     for fault in faults:
         first_faults.setdefault(fault.name.rpartition(".")[2], fault)
@@ -54,7 +66,14 @@ def _first_of_each(faults: Sequence[Mutant]) -> list[Mutant]:
 
 
 def _counterpart(sides: Sides, path: str) -> str:
-    """Return the counterpart of a port's module or of its nearest parent with a counterpart; otherwise ""."""
+    """Return the reference's path of a module of the port, or of its nearest parent with a counterpart.
+
+    The result is empty if neither has a counterpart.
+
+    Args:
+        sides: descriptions of both sides.
+        path: path of the module in the port.
+    """
     counterparts = {port: reference for reference, port in sides.map.modules.items()}
     while path and path not in counterparts:
         path = path.rpartition(".")[0]
@@ -62,10 +81,15 @@ def _counterpart(sides: Sides, path: str) -> str:
 
 
 def _next_counterpart(sides: Sides, path: str) -> str:
-    """Return the counterpart of the next module of the port that runs and has a counterpart; "" if there is none.
+    """Return the reference's path of the first module that shows a fault of a module without parameters.
 
-    There a fault of a module without parameters shows. Return the counterpart of the module itself if it contains
-    parameters, since the fault may be before any of its layers.
+    This is the counterpart of the next module of the port that runs and has a counterpart. If the module contains
+    parameters, it is the counterpart of the module itself, since the fault may be before any of its layers. The result
+    is empty if there is none.
+
+    Args:
+        sides: descriptions of both sides.
+        path: path of the module in the port.
     """
     if any(parameter.name.startswith(f"{path}.") for parameter in sides.port.parameters):
         return _counterpart(sides, path)
@@ -75,6 +99,12 @@ def _next_counterpart(sides: Sides, path: str) -> str:
 
 
 def _find_linears(sides: Sides, is_square: bool = False) -> Iterator[ParameterFacts]:
+    """Yield the weights of the port's linear maps that ran and have a counterpart in the reference.
+
+    Args:
+        sides: descriptions of both sides.
+        is_square: whether to yield only square weights.
+    """
     matched_names = {match.port for match in sides.map.parameters}
     for parameter in sides.port.parameters:
         is_linear = parameter.transposed and parameter.name.endswith("weight")  # not of a Bilinear
@@ -88,11 +118,12 @@ def _find_linears(sides: Sides, is_square: bool = False) -> Iterator[ParameterFa
 
 
 def _linear_faults(kind: str, is_square: bool = False, has_bias: bool = False) -> FaultFinder:
-    """Return the finder of faults of linear maps, whose culprit is the map.
+    """Return a function that finds mutants of linear maps, whose culprit is the output of the map.
 
     Args:
         kind: key of :data:`.generic.FAULTS`.
-        is_square, has_bias: whether only square maps, or maps with a bias, can have the fault.
+        is_square: whether only square maps can have the fault.
+        has_bias: whether only maps with a bias can have the fault.
     """
 
     def find_faults(sides: Sides) -> Iterator[Mutant]:
@@ -105,7 +136,10 @@ def _linear_faults(kind: str, is_square: bool = False, has_bias: bool = False) -
 
 
 def _detached_faults(sides: Sides) -> Iterator[Mutant]:
-    """Yield faults of the backward of linear maps; the gate must name the operation, since the output is correct."""
+    """Yield mutants whose linear map passes no gradient on to its input.
+
+    Their output is correct, so the gate must name the backward of the map as the wrong operation.
+    """
     for parameter in _find_linears(sides):
         yield module_fault(
             "detached", parameter.module, operation=f"gradient:input:{_counterpart(sides, parameter.module)}"
@@ -113,6 +147,7 @@ def _detached_faults(sides: Sides) -> Iterator[Mutant]:
 
 
 def _swap_faults(sides: Sides) -> Iterator[Mutant]:
+    """Yield mutants that swap the weights of two linear maps of equal shape in the same parent module."""
     linears = list(_find_linears(sides))
     for index, first in enumerate(linears):
         for second in linears[index + 1 :]:
@@ -122,7 +157,7 @@ def _swap_faults(sides: Sides) -> Iterator[Mutant]:
 
 
 def _module_faults(kind: str, setting: str) -> FaultFinder:
-    """Return the finder of faults of modules with a setting.
+    """Return a function that finds mutants of modules with a certain setting.
 
     Args:
         kind: key of :data:`.generic.FAULTS`.
@@ -140,7 +175,7 @@ def _module_faults(kind: str, setting: str) -> FaultFinder:
 
 
 def _dropout_faults(kind: str, is_layer: bool) -> FaultFinder:
-    """Return the finder of faults of dropout, whose culprit is the reference's draw.
+    """Return a function that finds mutants of dropout, whose culprit is the reference's draw.
 
     Args:
         kind: key of :data:`.generic.FAULTS`.
@@ -155,7 +190,12 @@ def _dropout_faults(kind: str, is_layer: bool) -> FaultFinder:
 
 
 def _find_dropouts(sides: Sides, are_layers: bool) -> dict[str, str]:
-    """Return the reference's name of the first dropout mask of each of the port's modules."""
+    """Return the reference's name of the first dropout mask that each of the port's modules draws, by module.
+
+    Args:
+        sides: descriptions of both sides.
+        are_layers: whether to return dropout layers, otherwise modules that call a dropout function.
+    """
     layers = {module.name for module in sides.port.modules if "dropout" in module.has}
     first_draws: dict[str, str] = {}
     for port, reference in sides.map.draws.items():
@@ -166,18 +206,19 @@ def _find_dropouts(sides: Sides, are_layers: bool) -> dict[str, str]:
 
 
 def _common_draw_name(reference: str) -> str:
-    """Return the common part of the names of a module's draws."""
+    """Return the common part of the names of all draws of a module: `dropout:drop#2` -> `dropout:drop`."""
     name = TensorName.parse(reference)
     return f"{name.kind}:{name.module}" if name.module else name.kind
 
 
 def _unscaled_dropout_faults(sides: Sides) -> Iterator[Mutant]:
+    """Yield mutants whose calls of a dropout function do not scale the kept elements."""
     for path in _find_dropouts(sides, False):
         yield module_fault("dropout-unscaled", path, culprit=_next_counterpart(sides, path))
 
 
 def _shared_dropout_faults(sides: Sides) -> Iterator[Mutant]:
-    """Yield faults of pairs of dropouts with the same shape and rate that draw one after the other."""
+    """Yield mutants that use one mask for two dropouts of the same shape and rate."""
     matched_names = {draw.name for draw in sides.port.draws if draw.name in sides.map.draws}
     dropouts = [draw for draw in sides.port.draws if draw.kind == "dropout" and draw.name in matched_names]
     for index, first in enumerate(dropouts):
@@ -191,19 +232,22 @@ def _shared_dropout_faults(sides: Sides) -> Iterator[Mutant]:
 
 
 def _mask_faults(sides: Sides) -> Iterator[Mutant]:
-    """Yield a fault for each innermost module with a mask as an argument."""
+    """Yield a mutant for each innermost module with a mask as an argument; the mutant shifts the mask."""
     for path in _find_masked_modules(sides):
         yield module_fault("mask-shifted", path, culprit=_next_counterpart(sides, path))
 
 
 def _find_masked_modules(sides: Sides) -> list[str]:
-    """Return the innermost modules with a mask as an argument."""
+    """Return the paths of the port's innermost modules with a mask as an argument."""
     paths = list(dict.fromkeys(module.name for module in sides.port.modules if "mask" in module.has))
     return [path for path in paths if not any(other.startswith(f"{path}.") for other in paths)]
 
 
 def _bound_faults(sides: Sides) -> Iterator[Mutant]:
-    """Yield a fault for each comparison that makes a mask. Its culprit is the first module that shows it."""
+    """Yield a mutant for each comparison of the port that produces a mask; the mutant changes the comparison's bound.
+
+    Its culprit is the first module that shows the mask.
+    """
     for site in dict.fromkeys(mask.site for mask in sides.port.masks):
         masks = [mask for mask in sides.port.masks if mask.site == site]
         reason = "" if any(mask.hides for mask in masks) else UNREACHED_BOUND
@@ -211,6 +255,7 @@ def _bound_faults(sides: Sides) -> Iterator[Mutant]:
 
 
 def _embedding_faults(sides: Sides) -> Iterator[Mutant]:
+    """Yield mutants that shift the indices of an embedding."""
     matched_names = {match.port for match in sides.map.parameters}
     for parameter in sides.port.parameters:
         if parameter.role == "embedding" and parameter.order is not None and parameter.name in matched_names:
@@ -218,6 +263,7 @@ def _embedding_faults(sides: Sides) -> Iterator[Mutant]:
 
 
 def _untied_faults(sides: Sides) -> Iterator[Mutant]:
+    """Yield mutants that untie a tied parameter."""
     counterparts = {match.port: match.reference for match in sides.map.parameters}
     for parameter in sides.port.parameters:
         for tied_name in parameter.tied:
@@ -226,12 +272,13 @@ def _untied_faults(sides: Sides) -> Iterator[Mutant]:
 
 
 def _choice_faults(sides: Sides) -> Iterator[Mutant]:
+    """Yield mutants whose discrete choice takes the second best index."""
     for port, reference in sides.map.draws.items():
         if TensorName.parse(port).kind == "choice":
             yield module_fault("second-best", TensorName.parse(port).module, culprit=_common_draw_name(reference))
 
 
-#: Finder of the faults of each kind, and the function that selects which of them are tried.
+#: For each kind of mutants: the function that finds them, and the function that selects the mutants to try.
 _CATALOGUE: list[tuple[FaultFinder, Callable[[Sequence[Mutant]], list[Mutant]]]] = [
     (_module_faults("epsilon", "epsilon"), _first_and_last),
     (_linear_faults("no-bias", has_bias=True), _first_of_each),

@@ -26,19 +26,21 @@ from toolkit.parity.trials.choices import choose_values, make_chooser
 from toolkit.parity.trials.sweep import TRAINING as RUN_TRAINING
 from toolkit.parity.trials.sweep import judge_jobs
 
-#: Values of the training settings of a pair's gate.
+#: Values that each training setting of a pair's gate may have, by the setting.
 TRAINING = {
     key: values for key, values in RUN_TRAINING.items() if key not in ("batch_size", "gradient_accumulation_steps")
 }
 
 
 class PairSweep:
-    """The gates of a sweep. Each seed draws the batch, dropout, weights, training settings and configuration.
+    """The gates of a sweep over a user's pair.
+
+    Each seed draws the batch, dropout, weights, training settings and configuration.
 
     Args:
         request: request for the pair, without a configuration.
-        choices: values that each key of the configuration may have.
-        kind: kind of the weights; None for a random kind.
+        choices: values that each key of the configuration may have, by the key.
+        kind: kind of the synthetic weights; None for a random kind.
     """
 
     def __init__(self, request: GateRequest, choices: Mapping[str, Sequence[Any]], kind: str | None = None) -> None:
@@ -47,18 +49,18 @@ class PairSweep:
         self.kind = kind
 
     def make_request(self, seed: int) -> GateRequest:
-        """Return the gate with this seed."""
+        """Return the request for the gate with this seed."""
         one_of = make_chooser(seed)
         config = choose_values(self.choices, one_of)
         training = TrainingSettings(**choose_values(TRAINING, one_of))
         return replace(self.request, config=config, seed=seed, training=training)
 
     def choose_kind(self, request: GateRequest) -> str:
-        """Return the kind of a gate's weights, which depends on its seed."""
+        """Return the kind of synthetic weights in a gate, which depends on the gate's seed."""
         return self.kind or KINDS[np.random.default_rng([request.seed, 1]).integers(len(KINDS))]
 
     def describe_request(self, request: GateRequest) -> str:
-        """Return the kind of weights, the configuration and the training settings of a gate, as text."""
+        """Return a gate's kind of weights, configuration and training settings, as text."""
         config = [f"{key} {value}" for key, value in request.config.items() if len(self.choices[key]) > 1]
         training = [f"{key} {getattr(request.training, key)}" for key in ("max_steps", "lr_scheduler")]
         return ", ".join([f"{self.choose_kind(request)} weights", *config, *training])
@@ -66,8 +68,14 @@ class PairSweep:
     def judge_all(self, requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
         """Return the verdict and the operation trace of each gate.
 
-        Each pair is described first, since another configuration may have other layers. Raises UserError if a side
-        fails with the drawn configuration.
+        Each pair is described first, since another configuration may have other layers.
+
+        Args:
+            requests: requests for the gates.
+            console: console for progress.
+
+        Raises:
+            UserError: a side fails with the drawn configuration. The message has the options that repeat the gate.
         """
         workers = workers_of(requests[0])
         with scratch_folder("sweep-") as scratch:
@@ -82,6 +90,12 @@ class PairSweep:
             return judge_jobs(jobs, console, workers)
 
     def _write_pair(self, request: GateRequest, job: Path) -> None:
+        """Fill the job folder of a gate whose two sides have been described.
+
+        Args:
+            request: request for the gate.
+            job: folder of the job.
+        """
         try:
             sides = match_sides(request, job, weights_of(job))
         except UserError as error:
@@ -96,4 +110,5 @@ class PairSweep:
 
 
 def _is_described(job: Path) -> bool:
+    """Return whether both sides of a pair have written their descriptions into a job folder."""
     return all(files.result_path(job, side, DESCRIBE).exists() for side in ("reference", "candidate"))

@@ -1,6 +1,6 @@
 """Sweeps over correct ports, which must pass the gate: random shapes and weights, or a checkpoint on random batches.
 
-The section "Trials" of ``toolkit/parity/MEASUREMENTS.md`` has the results: false alarms.
+The section "Trials" of ``toolkit/parity/MEASUREMENTS.md`` has the number of false alarms, correct ports that fail.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from toolkit.parity.trials.choices import choose_values, make_chooser
 
 #: Number of gates whose jobs the two workers run before their outcomes are printed.
 GROUP_SIZE = 20
-#: Values of the training settings of a gate.
+#: Values that each training setting of a gate may have, by the setting.
 TRAINING: dict[str, tuple] = {
     "max_steps": (2, 12, 700),
     "batch_size": (1, 2),
@@ -43,24 +43,24 @@ TRAINING: dict[str, tuple] = {
     "weight_decay": (0.0, 0.01, 0.3),
     "max_grad_norm": (None, 1.0, 0.01),
 }
-#: Numbers of texts in a batch.
+#: Possible numbers of texts in a batch.
 BATCH_SIZES = (1, 2, 5)
 
 
 class SweepGates(Protocol):
-    """How the ports of a sweep are judged and described."""
+    """Interface of a sweep: how its gates are judged and described."""
 
     def judge_all(self, requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
-        """Return the verdict and the operation trace of each gate."""
+        """Return the verdict and the operation trace of each request's gate."""
 
     def describe_request(self, request: GateRequest) -> str:
-        """Return the settings that vary between the gates, as text."""
+        """Return the settings of a request that vary between the gates of a sweep, as text."""
 
 
 def run_sweep(
     make_request: Callable[[int], GateRequest], seeds: Sequence[int], console: Console, gates: SweepGates | None = None
 ) -> list[int]:
-    """Run the gate and trace the operations for each seed, and print an outcome for each.
+    """Run the gate and trace the operations for each seed, print an outcome for each, and return the failed seeds.
 
     The ports of families are correct, so any failed gate is a false alarm. The port of a pair may have a fault, so a
     failed gate is printed as drift.
@@ -106,10 +106,12 @@ def run_sweep(
 
 
 def _format_margin(margin: float) -> str:
+    """Return an error in units of its bound as text: `0.53`, or `1.2e+06` from 100 on."""
     return f"{margin:.2f}" if margin < 100 else f"{margin:.1e}"
 
 
 def _describe_request(request: GateRequest) -> str:
+    """Return the kind of weights, the shape and the port's settings in a family's request, as text."""
     kind = getattr(request.weights, "kind", "given")
     config_texts = [f"{key} {request.config[key]}" for key in family_part(request.model, "sweep").SHOWN]
     setting_texts = [f"{key} {value}" for key, value in request.port.items()]
@@ -117,7 +119,14 @@ def _describe_request(request: GateRequest) -> str:
 
 
 def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
-    """Return the verdict and the operation trace of each gate. The jobs run one after another in two processes."""
+    """Return the verdict and the operation trace of each request's gate, for a family.
+
+    The jobs run one after another in the same two processes.
+
+    Args:
+        requests: requests for the gates.
+        console: console for progress.
+    """
     workers = workers_of(requests[0])
     with scratch_folder("sweep-") as scratch:
         jobs = [scratch / str(number) for number in range(len(requests))]
@@ -133,7 +142,13 @@ def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[V
 def judge_jobs(
     jobs: Sequence[Path], console: Console, workers: Mapping[str, str]
 ) -> list[tuple[Verdict, OperationTrace]]:
-    """Return the verdict and the operation trace of each job. The folders of the jobs must be filled."""
+    """Return the verdict and the operation trace of each job.
+
+    Args:
+        jobs: job folders with all files that the workers need.
+        console: console for progress.
+        workers: interpreter of each side.
+    """
     run_workers(jobs, console, workers)
     results = [read_results(job) for job in jobs]
     python = workers["reference"]
@@ -157,7 +172,7 @@ def judge_jobs(
 
 
 def vary_request(request: GateRequest, seed: int, fixed_keys: Collection[str] = ()) -> GateRequest:
-    """Return a gate on the same model and parameters with another batch, draws, dropout rates and hash rounds.
+    """Return a request for the same model and parameters, with another batch, draws, dropout rates and hash rounds.
 
     Args:
         request: gate on a checkpoint's model.
@@ -173,12 +188,12 @@ def vary_request(request: GateRequest, seed: int, fixed_keys: Collection[str] = 
 
 
 def random_request(model: str, seed: int, kind: str | None = None) -> GateRequest:
-    """Return a gate on a correct port with a random head, configuration and length.
+    """Return a request for a correct port with a random head, configuration and length.
 
     Args:
         model: name of the family, whose ``sweep`` draws the shape.
         seed: seed of the random choices.
-        kind: kind of the weights; None for a random kind.
+        kind: kind of the synthetic weights; None for a random kind.
     """
     one_of = make_chooser(seed)
     family_sweep = family_part(model, "sweep")

@@ -24,7 +24,7 @@ from toolkit.parity.report.terminal import print_verdict
 
 #: Task of both workers that only runs the tokenizer.
 TASK = "tokens"
-#: Number of tokens to which each text is padded or truncated.
+#: Number of tokens of each text after padding or truncation.
 MAX_LENGTH = 8
 
 
@@ -61,7 +61,13 @@ def search_texts(
 
 
 def _print_shortest(reference: ReferenceResult, candidate: CandidateResult, console: Console) -> None:
-    """Print a line for each kind of difference, with the shortest text that shows it."""
+    """Print a line for each kind of difference, with the shortest text that shows it.
+
+    Args:
+        reference: results of the reference with the tokens of the texts.
+        candidate: results of the port with the tokens of the same texts.
+        console: console for the output.
+    """
     theirs, ours = reference.tokens or [], candidate.tokens or []
     for key, positions in find_differing_texts(theirs, ours).items():
         name = describe_place(f"tokenizer:{key}", candidate.tokenizer_places)
@@ -72,7 +78,14 @@ def _print_shortest(reference: ReferenceResult, candidate: CandidateResult, cons
 def _tokenize_texts(
     request: GateRequest, tokenizer: TokenizerJob, texts: Sequence[str], console: Console
 ) -> tuple[ReferenceResult, CandidateResult]:
-    """Return the tokens of both tokenizers for the texts, each computed in a separate process."""
+    """Return the results of both sides with their tokens of the texts, each computed in a separate process.
+
+    Args:
+        request: request for any model of the family, which is not run.
+        tokenizer: tokenizer of both sides.
+        texts: texts to encode.
+        console: console for progress.
+    """
     tokenizer_job = replace(tokenizer, texts=list(texts), max_length=MAX_LENGTH)
     with scratch_job() as job:
         make_sides(job)
