@@ -1,4 +1,4 @@
-"""Find the inaccurate kernel of a port that passes in float64 and drifts in float32.
+"""Search for the inaccurate kernel of a port that passes in float64 and drifts in float32.
 
 The float32 step is run again, each time with another of the port's compiled loops composed of Paddle's operations
 (:data:`models.operations.compiled.LOOPS`), then with one kind of kernel at a time taken from the reference
@@ -26,7 +26,9 @@ from toolkit.parity.measure.error_stats import TensorStats
 
 @dataclass(frozen=True)
 class Substitution:
-    """The effect of using the reference's kernels of one kind, or of composing one compiled loop.
+    """The effect of one replacement in the port on the errors of its float32 step.
+
+    The replacement uses the reference's kernels of one kind, or composes one compiled loop of Paddle's operations.
 
     Attributes:
         kind: one of ``KINDS`` of :mod:`toolkit.parity.job.kernel_messages`, or of
@@ -45,16 +47,22 @@ class Substitution:
 
     @property
     def restores(self) -> bool:
-        """Whether every tensor is within its bound."""
+        """Whether every tensor is within its bound with the replacement."""
         return self.after <= 1.0
 
     def text(self) -> str:
+        """Return a line for the report, such as ``with the reference's softmax: 5.1 -> 0.4 of the bound``."""
         what = f"{self.kind} composed, not compiled" if self.is_loop else f"the reference's {self.kind}"
         return f"with {what}: {self.before:.3g} -> {self.after:.3g} of the bound"
 
 
 def is_attributable(verdict: Verdict, dtypes: Sequence[str]) -> bool:
-    """Return whether float32 drifts and nothing else is wrong."""
+    """Return whether a gate's float32 drifts and nothing else is wrong, so that a kernel is inaccurate.
+
+    Args:
+        verdict: the gate's verdict.
+        dtypes: dtypes of the gate.
+    """
     only_float32 = {finding.dtype for finding in verdict.findings if finding.verdict != "loop"} == {"float32"}
     return {"float64", "float32"} <= set(dtypes) and only_float32 and not verdict.inconclusive
 
@@ -109,7 +117,14 @@ def compare_substitutions(
 
 
 def find_largest_error(reference: ReferenceResult, errors: Mapping[str, TensorStats]) -> tuple[float, str]:
-    """Return the largest float32 error in units of its bound, and its tensor, among informative tensors."""
+    """Return the largest float32 error of an informative tensor in units of its bound, and the tensor's name.
+
+    A tensor is informative if the reference's own float32 error is small enough to judge it.
+
+    Args:
+        reference: the reference's measurements.
+        errors: errors of the port, by tensor.
+    """
     comparisons = [
         compare(name, theirs, errors[name], "float32")
         for name, theirs in reference.tensors.items()
@@ -120,7 +135,11 @@ def find_largest_error(reference: ReferenceResult, errors: Mapping[str, TensorSt
 
 
 def describe_substitutions(substitutions: Sequence[Substitution]) -> list[str]:
-    """Return the lines of the report: the replacements that restore the bounds, then the others in one line."""
+    """Return the report's lines: the replacements that restore the bounds, then the others in one line.
+
+    Args:
+        substitutions: effects of the replacements, the largest effect first.
+    """
     if not substitutions:
         return []
     restoring = restoring_substitutions(substitutions)
@@ -143,7 +162,11 @@ def restoring_substitutions(substitutions: Sequence[Substitution]) -> list[Subst
 
 
 def describe_inaccurate_operation(substitutions: Sequence[Substitution]) -> str:
-    """Describe the inaccurate operation; empty unless there is exactly one."""
+    """Return a description of the inaccurate loop or kind of kernels; empty unless there is exactly one.
+
+    Args:
+        substitutions: effects of the replacements.
+    """
     restoring = restoring_substitutions(substitutions)
     if len(restoring) != 1:
         return ""

@@ -1,9 +1,9 @@
-"""Find out whether a pair's port drifts only because Paddle's kernels hold constants in float32.
+"""Check whether a pair's port drifts only because Paddle's kernels hold constants in float32.
 
 In this case rounding the same constants in the reference moves the same tensors by as much
 (:mod:`toolkit.parity.reference.rounded`). The move then counts as noise of float64, and the report names the constants.
-A constant is ruled out if its rounding would have moved a tensor that agrees.
-This is measured only if a port drifts, and never for the families of this toolkit.
+A constant is ruled out if its rounding would have moved a tensor that agrees. This is measured only if a port drifts,
+and never for the families of this toolkit.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from toolkit.parity.job.results import CandidateResult, Note, ReferenceResult, R
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord
 
+#: Name of the reference's task that measures the effect of rounded constants.
 TASK = "constants"
-#: Largest number of constants in a note.
+#: Largest number of constants that a note names.
 MAX_NAMED = 8
 
 
 def with_rounded_constants(
     job: Path, reference: ReferenceResult, candidate: CandidateResult, console: Console, python: str
 ) -> ReferenceResult:
-    """Return the reference's result with the rounding of constants as noise, if this explains a drift of a pair's port.
+    """Return the reference's result with the rounding of constants as noise, if this explains a pair's drift.
 
     Otherwise the result is returned unchanged.
 

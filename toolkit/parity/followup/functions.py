@@ -1,11 +1,11 @@
-"""Find the wrong function of a user's port if the fault lies between two modules.
+"""Search for the wrong function of a user's port if the fault lies between two modules.
 
-Modules have counterparts, functions have not: a port may compute an attention in another order, with other functions.
+Modules have counterparts, but functions do not: a port may compute an attention in another order, with other functions.
 But most of its intermediate results are also computed by the reference. So each result of the port is looked up by its
-fingerprint among all results of the reference. A result that is found is right, and so is everything that it is
-computed from. The first result that is not right is at fault. If all are right and a module receives other numbers than
-in the reference, its input is at fault. Results within the reference's kernel of a loss have no counterpart, so a fault
-there is named only if it lies on a single line.
+fingerprint among all results of the reference. If the reference has the result, it is right, and so is everything that
+it is computed from. The first result that is not right is at fault. If all are right and a module receives other
+numbers than in the reference, its input is at fault. Results within the reference's kernel of a loss have no
+counterpart, so a fault there is named only if it lies on a single line.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionC
 from toolkit.parity.measure.fingerprint import Fingerprint, find_distance
 from toolkit.parity.measure.naming import TensorName
 
-#: Two results are equal if their relative distance is below this share of the wrong tensor's own error, but at least
-#: ``MIN_DISTANCE`` and at most ``MAX_DISTANCE``.
+#: Largest relative distance of two equal results, as a share of the wrong tensor's own error.
 ERROR_SHARE = 1e-3
+#: Minimum and maximum of this largest relative distance.
 MIN_DISTANCE, MAX_DISTANCE = 1e-12, 1e-5
-#: Functions that repeat numbers: the reference may broadcast instead, and then has no such result.
+#: Names of functions that repeat numbers. The reference may broadcast instead, and then has no such result.
 REPEATING = {"tile", "expand", "expand_as", "broadcast_to", "repeat_interleave"}
-#: Name of a call for the input of a module, instead of the name of a function.
+#: Value of :attr:`.FunctionCall.function` for the wrong input of a module, instead of the name of a function.
 INPUT = "the input"
 
 
 class ResultMatch(Enum):
-    """The way in which the reference has a result of the port."""
+    """Relation of a port's result to the most similar results of the reference.
+
+    ``AS_IT_IS``: the reference has the same numbers in the same order. ``IN_ANOTHER_ORDER``: it has them only in
+    another order and shape. ``ABSENT``: it does not have them. ``UNDECIDED``: the reference may lack such a result
+    although the port is right.
+    """
 
     AS_IT_IS = 1
     IN_ANOTHER_ORDER = 2
@@ -111,7 +116,7 @@ def find_faulty_function(
 
 
 def leads_to_right_numbers(name: str, ours: ForcedInputDtype, theirs: Fingerprints) -> bool:
-    """Return whether the port computes from a tensor another result that the reference has, too, in the same order.
+    """Return whether the port computes a result of the reference, in the same order, from a given tensor.
 
     Args:
         name: name of a tensor of the port.
@@ -142,13 +147,17 @@ def _wrong_input(
     wrong: int | None,
     max_distance: float,
 ) -> FunctionCall | None:
-    """Return a call at the line that calls the module, if only the module's input is wrong.
+    """Return a call that stands for a module's wrong input at the calling line; None if the input is right.
+
+    The result is also None if the fault is known to lie before or within the computation of the input.
 
     Args:
         name: name of the module's output.
+        ours: calls of the port, with the fingerprints of their results.
+        theirs: fingerprints of the reference's results.
         origins: numbers of the calls that the output is computed from.
         wrong: number of the first call whose result is wrong; None if there is none.
-        within: largest relative distance of equal results.
+        max_distance: largest relative distance of equal results.
     """
     tensor_name = TensorName.parse(name)
     number, expected_input = ours.computed_by.get(f"input:{tensor_name.module}"), theirs.inputs.get(tensor_name.module)
@@ -162,6 +171,7 @@ def _wrong_input(
         return None
 
     def is_entered(result: Fingerprint | None) -> bool:
+        """Return whether a result has the numbers of the module's input in the reference, in any order."""
         return (
             result is not None
             and result.size == expected_input.size
@@ -183,12 +193,20 @@ def _find_calls_in_loss(
     theirs: Fingerprints,
     max_distance: float,
 ) -> list[int]:
-    """Return the calls whose counterparts, if there are any, lie within a kernel of the reference's loss.
+    """Return the numbers of the calls whose counterparts may lie within a kernel of the reference's loss.
 
     They are computed only from the inputs of such a kernel, and have another size than its result.
+
+    Args:
+        calls: calls of the port.
+        numbers: numbers of the calls to consider, in execution order.
+        result_matches: relation of each call's result to the reference's results, by the call's number.
+        theirs: fingerprints of the reference's results.
+        max_distance: largest relative distance of equal results.
     """
 
     def is_taken(result: Fingerprint | None) -> bool:
+        """Return whether a result has the numbers of an input of a kernel in the reference's loss."""
         return result is not None and any(
             one.size == result.size and find_distance(one, result)[1] <= max_distance for one in theirs.taken_by_losses
         )
@@ -206,9 +224,15 @@ def _find_calls_in_loss(
 
 
 def _first_misplaced(calls: Sequence[FunctionCall], result_matches: dict[int, ResultMatch], number: int) -> int | None:
-    """Return the call that first moves the numbers of a call's input to other places; None if no input is misplaced.
+    """Return the number of the call that first moves the numbers of a call's input to other positions.
 
-    The results of elementwise operations on misplaced numbers, such as a division by a number, are misplaced, too.
+    The result is None if no input is misplaced. The results of elementwise operations on misplaced numbers, such as a
+    division by a number, are misplaced, too.
+
+    Args:
+        calls: calls of the port.
+        result_matches: relation of each call's result to the reference's results, by the call's number.
+        number: number of the call with a wrong result.
     """
     first = None
     while (
@@ -219,13 +243,20 @@ def _first_misplaced(calls: Sequence[FunctionCall], result_matches: dict[int, Re
 
 
 def _find_completing_call(calls: Sequence[FunctionCall], not_right: Sequence[int], number: int) -> int:
-    """Return the last call of a chain that computes a constant; the call itself if it does not start such a chain.
+    """Return the number of the last call in a chain that computes a constant from a call's result.
 
-    The reference may hold the constant ready, such as the inverse frequencies of rotary positions. Then it has none of
-    the intermediate values, and only the last value can be compared.
+    The reference may store the constant, such as the inverse frequencies of rotary positions. Then it has none of the
+    intermediate values, and only the last value can be compared. If the call does not start such a chain, its own
+    number is returned.
+
+    Args:
+        calls: calls of the port.
+        not_right: numbers of the calls whose results are not known to be right.
+        number: number of the call with a wrong result.
     """
 
     def takes_only(user: int, current: int | None) -> bool:
+        """Return whether a call has no tensor inputs except the current call's result and single constants."""
         others = [calls[one] for one in calls[user].inputs if one != current]
         numbers = (one.taken == 0 and (one.result is None or one.result.size == 1) for one in others)
         return calls[user].taken == len(calls[user].inputs) and all(numbers)
@@ -242,13 +273,24 @@ def _find_completing_call(calls: Sequence[FunctionCall], not_right: Sequence[int
 
 
 def _find_input_call(calls: Sequence[FunctionCall], origins: Sequence[int], module: str) -> FunctionCall | None:
-    """Return the call that computes the input of one of Paddle's own modules; None if it is not known."""
+    """Return the call that computes the input of one of Paddle's own modules; None if it is not known.
+
+    Args:
+        calls: calls of the port.
+        origins: numbers of the calls that the module's output is computed from.
+        module: path of the module.
+    """
     inside = next((number for number in origins if calls[number].layer == module), None)
     return None if inside is None or not calls[inside].inputs else calls[calls[inside].inputs[0]]
 
 
 def _find_origins(calls: Sequence[FunctionCall], last: int) -> list[int]:
-    """Return the numbers of the calls that a result is computed from, including itself, in execution order."""
+    """Return the numbers of the calls that a result is computed from, including its own call, in execution order.
+
+    Args:
+        calls: calls of the port.
+        last: number of the call with the result.
+    """
     call_numbers: set[int] = set()
     remaining = [last]
     while remaining:
@@ -261,6 +303,14 @@ def _find_origins(calls: Sequence[FunctionCall], last: int) -> list[int]:
 def _match_results(
     calls: Sequence[FunctionCall], numbers: Iterable[int], theirs: Sequence[Fingerprint], max_distance: float
 ) -> dict[int, ResultMatch]:
+    """Return the relation of calls' results to the reference's results, by the call's number.
+
+    Args:
+        calls: calls of the port.
+        numbers: numbers of the calls to match.
+        theirs: fingerprints of the reference's results.
+        max_distance: largest relative distance of equal results.
+    """
     by_size: dict[int, list[Fingerprint]] = defaultdict(list)
     for one in theirs:
         by_size[one.size].append(one)
@@ -290,7 +340,15 @@ def _match_results(
 def _find_reordering_call(
     calls: Sequence[FunctionCall], result_matches: dict[int, ResultMatch], numbers: Sequence[int]
 ) -> FunctionCall | None:
-    """Return the first call that puts right numbers in an order which the reference never has; None without one."""
+    """Return the first call that puts right numbers into an order which the reference never has.
+
+    The result is None without such a call.
+
+    Args:
+        calls: calls of the port.
+        result_matches: relation of each call's result to the reference's results, by the call's number.
+        numbers: numbers of the calls that the search starts with. It then continues with their inputs.
+    """
     remaining, reordering, visited_numbers = list(numbers), [], set()
     while remaining:
         number = remaining.pop()

@@ -1,10 +1,10 @@
-"""Run the reference more often if a tensor is a little beyond its bound, which may be luck of the first few runs.
+"""Further runs of the reference if a tensor is a little beyond its bound.
 
-If a single number decides, such as a row of saturated attention, the error of a correct port is a draw from the same
-distribution as the reference's errors. If this distribution is normal, three times the largest of five draws is
-exceeded once in 200 times, and three times the largest of 25 draws once in 400,000 times. So before a port fails for a
-tensor near its bound, the reference is run more often. A fault of the port still shows: the median of the largest of 25
-draws is only 1.4 times the median of the largest of five.
+Such an error may be luck of the first few runs. If a single number decides, such as a row of saturated attention, the
+error of a correct port is a draw from the same distribution as the reference's errors. If this distribution is normal,
+three times the largest of five draws is exceeded once in 200 times, and three times the largest of 25 draws once in
+400,000 times. So before a port fails for a tensor near its bound, the reference is run more often. A fault of the port
+still shows: the median of the largest of 25 draws is only 1.4 times the median of the largest of five.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ MORE_LOWERED_RUNS, FEW_MORE_LOWERED_RUNS = {"bfloat16": 20}, {"bfloat16": 6}
 
 
 def is_near_bound(verdict: Verdict) -> bool:
-    """Return whether all findings are tensors a little beyond their bounds."""
+    """Return whether all findings of a verdict are tensors a little beyond their bounds.
+
+    The largest error may be :data:`NEAR_BOUND` times its bound.
+    """
     beyond = _failed_comparisons(verdict)
     return bool(beyond) and all(one is not None and one.margin <= NEAR_BOUND for one in beyond)
 
@@ -77,14 +80,19 @@ def measure_again(jobs: Sequence[Path], console: Console, python: str) -> list[d
 
 
 def num_more_runs(job: Path) -> dict[str, int]:
-    """Return the number of further reference runs by dtype."""
+    """Return the number of further runs of the reference for a job folder, by dtype."""
     content = files.read_job(job)
     runs, bfloat16_runs = (FEW_MORE_RUNS, FEW_MORE_LOWERED_RUNS) if content.brief else (MORE_RUNS, MORE_LOWERED_RUNS)
     return {**runs, **bfloat16_runs} if "bfloat16" in content.dtypes else runs
 
 
 def with_more_runs(reference: ReferenceResult, more: Mapping[str, TensorRecord]) -> ReferenceResult:
-    """Return the reference's result, measured by its first runs and by the further runs of :func:`measure_again`."""
+    """Return the reference's result with the noise of its first runs and of further runs.
+
+    Args:
+        reference: result of the first runs.
+        more: noise of the further runs, by tensor (:func:`measure_again`).
+    """
     tensors = {
         name: replace(
             record,
@@ -97,6 +105,7 @@ def with_more_runs(reference: ReferenceResult, more: Mapping[str, TensorRecord])
 
 
 def _join_runs(runs: Mapping[str, list[float | None]], more: Mapping[str, list[float | None]]) -> dict:
+    """Return the errors of first and further runs in one list, by dtype."""
     return {dtype: [*runs[dtype], *more.get(dtype, [])] for dtype in runs}
 
 
@@ -133,7 +142,13 @@ def remeasure_near_bounds(
 def _with_remeasuring_note(
     reference: ReferenceResult, verdict: Verdict, more: Mapping[str, TensorRecord]
 ) -> ReferenceResult:
-    """Return the reference's result with further runs and with a note on the verdict that was near its bound."""
+    """Return the reference's result with further runs, and with a note on the verdict that was near its bound.
+
+    Args:
+        reference: result of the first runs.
+        verdict: verdict by the first runs.
+        more: noise of the further runs, by tensor.
+    """
     result = with_more_runs(reference, more)
     worst = max(filter(None, _failed_comparisons(verdict)), key=lambda one: one.margin)
     few, all_runs = (_describe_run_counts(one.tensors[name_in_step(worst.name)]) for one in (reference, result))
@@ -142,6 +157,7 @@ def _with_remeasuring_note(
 
 
 def _describe_run_counts(record: TensorRecord) -> str:
+    """Return the number of runs in a tensor's record as text, such as ``5 float32 and 2 float64``."""
     counts = [
         f"{len(record.noise[dtype])} {dtype}" for dtype in (*MORE_RUNS, *MORE_LOWERED_RUNS) if dtype in record.noise
     ]

@@ -1,4 +1,4 @@
-"""The operation trace: find the operations of the port that are wrong in isolation.
+"""The operation trace, which finds the operations of the port that are wrong in isolation.
 
 In a free run an error spreads to everything that is computed from it. In the trace each operation and module of the
 port receives R64's own input, in the forward and in the backward, so it has only its own error. The error is judged
@@ -26,16 +26,17 @@ from toolkit.parity.judge.findings import ALONE, OF_TENSORS, Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
-#: Faulty operations that the report shows.
+#: Largest number of faulty operations that the report shows.
 MAX_SHOWN = 6
-#: The dtype of mixed precision, in which products that are hashed are computed.
+#: Name of the dtype of mixed precision. The products before LSH hashing are computed in it.
 MIXED_PRECISION_DTYPE = "bfloat16"
+#: Name of the task of both workers that measures the operations.
 TASK = "forced_input"
 
 
 @dataclass(frozen=True)
 class FaultyOp:
-    """An operation that is wrong in isolation.
+    """An operation of the port that is wrong in isolation.
 
     Attributes:
         name: name of the operation's tensor: ``scores:MODULE`` or ``output:MODULE``, with ``gradient:`` in front for
@@ -56,11 +57,12 @@ class FaultyOp:
     function: str = ""
 
     def text(self) -> str:
+        """Return a line for the report: the operation in words, its source line and its error."""
         return f"{self.what}{f' ({self.where})' if self.where else ''}: {self.message}"
 
     @property
     def what(self) -> str:
-        """The operation in words."""
+        """Name of the operation in words, such as ``the backward of encoder.layers.0``."""
         return (
             f"{self.function}, on the way to {describe_operation(self.name)},"
             if self.function
@@ -70,7 +72,7 @@ class FaultyOp:
 
 @dataclass(frozen=True)
 class OperationTrace:
-    """The result of a trace.
+    """The result of an operation trace.
 
     Attributes:
         compared: number of compared tensors.
@@ -92,7 +94,11 @@ class OperationTrace:
 
 
 def describe_operation(name: str) -> str:
-    """Describe an operation: ``scores of MODULE``, ``the backward into scores of MODULE``."""
+    """Return an operation in words, given the name of its tensor.
+
+    For example: ``scores:MODULE`` -> ``scores of MODULE``, and ``gradient:scores:MODULE`` -> ``the backward into scores
+    of MODULE``.
+    """
     tensor_name = TensorName.parse(name)
     if tensor_name.gradient_of == "input":
         return f"the backward of {tensor_name.module}{tensor_name.call}"
@@ -107,7 +113,7 @@ def describe_operation(name: str) -> str:
 def trace_operations(
     job: Path, verdict: Verdict, is_requested: bool, console: Console, interpreters: Mapping[str, str]
 ) -> OperationTrace | None:
-    """Trace the port of a job that both workers have run.
+    """Return the operation trace of a job that both workers have run.
 
     Return None unless a tensor of the step differs or the trace is requested.
 
@@ -146,7 +152,7 @@ def trace_operations(
 
 @dataclass(frozen=True)
 class MovedOutput:
-    """An output of a pair whose numbers the port holds at other places, or that is set aside.
+    """An output of a pair whose numbers the port holds at other positions, or that the verdict has set aside.
 
     Attributes:
         name_of_port: name of the output in the port if its module has no counterpart.
@@ -160,7 +166,12 @@ class MovedOutput:
 
 
 def _moved_outputs(content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
-    """Return the moved outputs of a job's step by the reference's names of their modules."""
+    """Return the moved outputs of a job's step, by the reference's path of their modules.
+
+    Args:
+        content: content of the job.
+        verdict: verdict of the gate.
+    """
     if content.pair is None or content.pair.map is None:
         return {}
     findings = {finding.name: finding.verdict for finding in (*verdict.findings, *verdict.set_aside)}
@@ -181,9 +192,10 @@ def _moved_outputs(content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
 def _measure_with(
     job: Path, content: Job, moved_modules: Collection[str], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
-    """Run both sides of one job (:func:`measure_operations`), and do not replace the outputs of some modules.
+    """Run the operation trace of one job without R64's replacement for the outputs of some modules.
 
-    R64's outputs of these modules would have an order that the port does not expect.
+    R64's outputs of these modules would have an order that the port does not expect. The result is the same as of
+    :func:`measure_operations`.
 
     Args:
         job: folder of the job.
@@ -204,15 +216,21 @@ def _measure_with(
 
 
 def fingerprints_of(job: Path) -> Fingerprints | None:
-    """Return the fingerprints of a pair's reference, once it was traced."""
+    """Return the fingerprints of a pair's reference in a job folder; None before the reference was traced."""
     path = job / "reference" / files.FINGERPRINTS
     return files.read(path, Fingerprints) if path.exists() else None
 
 
 def explain_missing_trace(verdict: Verdict, is_requested: bool, is_recorded: bool) -> OperationTrace | None:
-    """Return a trace with the reason why there is none: the reference is recorded, or was run stage by stage.
+    """Return a trace that has only the reason why the operations could not be traced.
 
-    Return None unless a tensor of the step differs or the trace is requested.
+    The reference is recorded, or was run stage by stage. Return None unless a tensor of the step differs or the trace
+    is requested.
+
+    Args:
+        verdict: verdict of the gate.
+        is_requested: whether the user requested a trace.
+        is_recorded: whether the reference is recorded, otherwise the model was compared stage by stage.
     """
     if not (is_requested or is_wanted(verdict)):
         return None
@@ -223,22 +241,32 @@ def explain_missing_trace(verdict: Verdict, is_requested: bool, is_recorded: boo
 
 
 def is_wanted(verdict: Verdict) -> bool:
-    """Return whether a tensor of the step differs: a wrong parameter, draw, text or reference needs no trace."""
+    """Return whether a trace may find the cause of a verdict, since a tensor of the step differs.
+
+    A wrong parameter, draw, text or reference needs no trace.
+    """
     names = ((f, TensorName.parse(f.name)) for f in verdict.findings)
     of_step = (f for f, name in names if not (name.is_of_training or name.evaluation))
     return not verdict.inconclusive and any(finding.verdict in OF_TENSORS for finding in of_step)
 
 
 def lacks_gradients(verdict: Verdict) -> bool:
-    """Return whether a gradient is missing, which only shows where the backward has ended."""
+    """Return whether a finding reports a missing gradient.
+
+    Such a finding only shows where the backward has ended, not why.
+    """
     missing = (TensorName.parse(finding.name) for finding in verdict.findings if finding.verdict == "structure")
     return any(name.kind == "gradient" for name in missing)
 
 
 def first_faulty_operation(operation_trace: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
-    """Return the first operation that is wrong in isolation in the dtype of a finding, as the cause of the finding.
+    """Return the first operation that is wrong in isolation in the dtype of a finding, as the finding's cause.
 
     Return None unless the finding is on a tensor of the step: a wrong parameter, draw or choice is itself the cause.
+
+    Args:
+        operation_trace: trace of the port; None without a trace.
+        culprit: finding that is nearest to the cause.
     """
     if operation_trace is not None and culprit.verdict == "precision":
         return next(one for one in operation_trace.faulty if (one.name, one.dtype) == (culprit.name, culprit.dtype))
@@ -259,7 +287,19 @@ def first_faulty_operation(operation_trace: OperationTrace | None, culprit: Find
 def measure_operations(
     jobs: Sequence[Path], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
-    """Run both sides of each job and return their measurements. Raises Inconclusive if one of them failed."""
+    """Run both sides of each job with R64's input for each operation, and return their measurements.
+
+    Args:
+        jobs: folders of jobs that both workers have run.
+        console: console for progress.
+        interpreters: interpreter of each side.
+
+    Returns:
+        For each job, the record of each of the reference's tensors by name, and the measurements of the port.
+
+    Raises:
+        Inconclusive: a worker failed.
+    """
     run_workers(jobs, console, interpreters, task=TASK)
     return [
         (
@@ -277,15 +317,16 @@ def summarize_trace(
     fingerprints: Fingerprints | None = None,
     resized_outputs: Collection[str] = (),
 ) -> OperationTrace:
-    """Return the trace of measured operations.
+    """Return the operation trace of measured operations, with the operations that are wrong.
 
     Args:
-        reference: record of each of the reference's tensors.
+        reference: record of each of the reference's tensors, by name.
         dtypes: measurements of the port, by dtype.
         bucket_slack: largest margin between two buckets that the rounding of float32 can flip, by LSH module. Hashing
             in bfloat16 is judged by it, since the step cannot show it.
-        fingerprints: fingerprints of a pair's reference.
-        resized_outputs: argument of :func:`.functions.find_faulty_function`.
+        fingerprints: fingerprints of a pair's reference; None without them.
+        resized_outputs: names of outputs that hold the right numbers in another shape
+            (:func:`.functions.find_faulty_function`).
     """
     order = sort_by_execution(list(reference))
     port_names = {name for ours in dtypes.values() for name in ours.tensors}
@@ -333,6 +374,12 @@ def _is_interface(
     """Return whether only the shape of an output differs, and the port computes the reference's numbers from it.
 
     The operation may also be the gradient into such an output.
+
+    Args:
+        operation: operation that seems to be wrong.
+        ours: measurements of the port.
+        reference: record of each of the reference's tensors, by name.
+        theirs: fingerprints of the reference.
     """
     name = TensorName.parse(operation.name)
     output = str(name._replace(kind="output", gradient_of=""))
@@ -349,17 +396,29 @@ def _with_function(
     sizes: Mapping[str, float | None],
     resized_outputs: Collection[str],
 ) -> FaultyOp:
-    """Return a faulty operation of a user's port with the function that makes it wrong, if one does."""
+    """Return a faulty operation of a user's port, with the function that makes it wrong if that function is known.
+
+    Args:
+        operation: the faulty operation.
+        ours: measurements of the port.
+        theirs: fingerprints of the reference.
+        sizes: RMS of each of the reference's tensors, by name.
+        resized_outputs: names of outputs that hold the right numbers in another shape.
+    """
     error, size = ours.tensors[operation.name].rms, sizes[operation.name]
     call = find_faulty_function(operation.name, ours, theirs, error / size if error and size else None, resized_outputs)
     return operation if call is None else replace(operation, function=call.function, where=call.where)
 
 
 def _find_wrong_buckets(ours: ForcedInputDtype, slack: Mapping[str, float]) -> Iterator[FaultyOp]:
-    """Yield each LSH attention that puts R64's vectors into buckets that the rounding of float32 cannot explain.
+    """Yield each LSH attention whose buckets for R64's vectors differ by more than float32's rounding.
 
     In a bfloat16 step the vectors have such errors that hardly any bucket is certain. Here the vectors are R64's, and
     hashing stays in float32. The following operations use R64's buckets, so that no other error comes from them.
+
+    Args:
+        ours: measurements of the port in bfloat16.
+        slack: largest margin between two buckets that the rounding of float32 can flip, by LSH module.
     """
     for module, flips in ours.bucket_flips.items():
         slack_of_module, name = slack.get(module, math.inf), f"buckets:{module}"
@@ -374,11 +433,15 @@ def _find_wrong_buckets(ours: ForcedInputDtype, slack: Mapping[str, float]) -> I
 
 
 def merge_skipped_steps(reference: Mapping[str, TensorRecord], port_names: Collection[str]) -> dict[str, TensorRecord]:
-    """Return the reference's records of the tensors that the port has, if one step of the port is several of these.
+    """Return the reference's records of the tensors that the port has, with the errors of skipped steps added.
 
     The port computes mask and softmax in one operation. Its backward step ends at the scores. The reference's backward
     step ends at the masked scores, and the next step, to the scores, is only a copy. So the reference's errors in
     gradients that the port skips are added to the next gradient of this shape in the same module.
+
+    Args:
+        reference: record of each of the reference's tensors, by name in execution order.
+        port_names: names of the port's tensors.
     """
     records: dict[str, TensorRecord] = {}
     skipped_gradients: list[str] = []
@@ -394,6 +457,15 @@ def merge_skipped_steps(reference: Mapping[str, TensorRecord], port_names: Colle
 
 
 def _leads_to(gradient: str, later: str, reference: Mapping[str, TensorRecord]) -> bool:
+    """Return whether a skipped gradient belongs to the same backward step as a later gradient of the port.
+
+    Both must have the same shape and module.
+
+    Args:
+        gradient: name of the skipped gradient.
+        later: name of the later tensor.
+        reference: record of each of the reference's tensors, by name.
+    """
     gradient_name, later_name = TensorName.parse(gradient), TensorName.parse(later)
     same_module = (
         gradient_name.module + gradient_name.call.partition("@")[0]
@@ -407,7 +479,13 @@ def _leads_to(gradient: str, later: str, reference: Mapping[str, TensorRecord]) 
 
 
 def _sum_errors(steps: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float | None]]:
-    """Sum the steps' errors by dtype and run of the reference; None if one of them is not finite."""
+    """Return the sum of several steps' errors, by dtype, for each run of the reference.
+
+    A sum is None if an error is not finite.
+
+    Args:
+        steps: for each step, the errors of the runs by dtype.
+    """
     return {
         dtype: [
             None if None in errors else sum(error or 0.0 for error in errors)
@@ -418,7 +496,12 @@ def _sum_errors(steps: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[s
 
 
 def _describe_unmeasured(error: TensorStats, theirs: TensorRecord) -> str:
-    """Describe a tensor whose error cannot be measured."""
+    """Return a description of a port's tensor whose error cannot be measured.
+
+    Args:
+        error: measurement of the port's tensor.
+        theirs: record of the reference's tensor.
+    """
     if error.missing:
         return "no gradient comes back"
     if error.shape != theirs.shape:
@@ -427,7 +510,13 @@ def _describe_unmeasured(error: TensorStats, theirs: TensorRecord) -> str:
 
 
 def sort_by_execution(names: Sequence[str]) -> list[str]:
-    """Return the names in execution order: a parameter's gradient follows the gradient of its module's output."""
+    """Return the names of tensors in the order of their execution.
+
+    The gradient of a parameter follows the gradient of its module's output.
+
+    Args:
+        names: names of a trace's tensors, in the order of the reference's records.
+    """
     parameters = [name for name in names if is_gradient(name) and not TensorName.parse(name).gradient_of]
     parameter_names = set(parameters)
     order = [name for name in names if name not in parameter_names]
@@ -443,7 +532,14 @@ def sort_by_execution(names: Sequence[str]) -> list[str]:
 
 
 def _find_source_line(name: str, ours: ForcedInputDtype) -> str:
-    """Return the source line of an operation, of a module, or of the computation of scores and losses."""
+    """Return the source line of an operation or its module, or of the computation of scores and losses.
+
+    The result is empty if the line is not known.
+
+    Args:
+        name: name of the operation's tensor.
+        ours: measurements of the port.
+    """
     point = name.removeprefix("gradient:")
     if point in ours.lines:
         return ours.lines[point]

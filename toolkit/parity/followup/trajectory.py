@@ -1,4 +1,4 @@
-"""Train both sides of a pair independently for some steps, from the same weights, batches and draws."""
+"""Independent training of a pair's two sides for some steps, from the same weights, batches and draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from toolkit.parity.judge.trajectory import compare_trajectories
 
 
 def train_sides(job: Path, interpreters: Mapping[str, str], console: Console) -> Training:
-    """Train both sides and compare them. The reference is first, since the port replays its draws.
+    """Train both sides of a pair independently, and return the comparison of their trajectories.
+
+    The reference is trained first, since the port replays its draws.
 
     Args:
         job: folder of a job that both workers have run.

@@ -1,8 +1,8 @@
-"""Compare the tensors that a port in any framework has computed with a recorded reference.
+"""Comparison of the tensors that a port in any framework has computed with a recorded reference.
 
-A folder holds ``float64`` and ``float32``, or one of them, as ``.npz`` or ``.safetensors``: name -> tensor. The names
-and shapes are the same as in the bundle's ``reference/float64.safetensors``, and ``reference/order.json`` has their
-order. A port may save only some of them, such as the logits. A note counts the tensors that it leaves out.
+A folder holds ``float64`` and ``float32``, or one of them, as ``.npz`` or ``.safetensors`` with tensors by name. The
+names and shapes are the same as in the bundle's ``reference/float64.safetensors``, and ``reference/order.json`` has
+their order. A port may save only some of them, such as the logits. A note counts the tensors that it leaves out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHOICES = ("relu", "choice", "buckets")
 FORWARD_KINDS = ("logits", "loss", "losses", "output")
 #: Maximum number of names that a message lists, and of characters that it quotes from a file.
 MAX_NAMES, MAX_CHARACTERS = 12, 200
-#: Names of a port's files: a dtype and a suffix.
+#: Stems and suffixes of the names of a port's files.
 DTYPES, SUFFIXES = ("float64", "float32"), (".safetensors", ".npz")
 
 
@@ -86,7 +86,13 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
 
 
 def _describe_known_names(name: str, truth: TensorFile, recording: Recording) -> str:
-    """Return the end of a message about a name that the reference lacks: the reason and the known names."""
+    """Return the end of a message about a name that the reference lacks: the reason and the known names.
+
+    Args:
+        name: name of the port's tensor.
+        truth: R64's tensors.
+        recording: recorded reference.
+    """
     pair, reason = recording.request.pair, ""
     if name == "logits" and pair is not None:
         reason = "its loss(model, batch) does not call the model once" if pair.has_loss else "its forward returns none"
@@ -101,16 +107,19 @@ def _describe_known_names(name: str, truth: TensorFile, recording: Recording) ->
 
 
 def _shorten_text(text: str) -> str:
-    """Return a text of a file in one line, with at most :data:`MAX_CHARACTERS` characters."""
+    """Return a text from a port's file in one line, cut after :data:`MAX_CHARACTERS` characters."""
     text = " ".join(text.split())
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
 
 
 def find_tensor_files(folder: Path) -> dict[str, Path]:
-    """Return the file of each dtype in a folder.
+    """Return the file of a port's tensors in each dtype, by the dtype.
+
+    Args:
+        folder: folder of the port's tensors.
 
     Raises:
-        UserError: there is no such file, or a dtype has two files.
+        UserError: there are no such files, or a dtype has two files.
     """
     paths: dict[str, Path] = {}
     for dtype in DTYPES:
@@ -126,7 +135,12 @@ def find_tensor_files(folder: Path) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def _open_tensors(path: Path, source: str) -> Iterator[TensorReader]:
-    """Open a file of tensors for the ``with`` block. Any error in the block becomes a UserError of one line."""
+    """Inside the ``with`` block, open a file of tensors, and turn any error into a UserError of one line.
+
+    Args:
+        path: the file, with the suffix ``.npz`` or ``.safetensors``.
+        source: name of the file in messages.
+    """
     try:
         plain_file(path)
         with open_npz(path) if path.suffix == ".npz" else open_safetensors(path) as tensors:
@@ -141,12 +155,12 @@ def _open_tensors(path: Path, source: str) -> Iterator[TensorReader]:
 def compare_outputs(
     recording: Recording, errors: Mapping[str, Mapping[str, TensorStats]], versions: Mapping[str, str]
 ) -> tuple[ReferenceResult, CandidateResult]:
-    """Return the reference's results for the tensors that a port has computed, and the port's results.
+    """Return the results of the reference and of the port, for the tensors that the port has computed.
 
     Args:
         recording: recorded reference.
         errors: differences of the port's tensors from R64, by dtype and name.
-        versions: version of the port's framework, if it is known.
+        versions: version of the port's framework by its name; empty if it is not known.
     """
     reference = read_reference(recording.folder)
     names = {name for tensors in errors.values() for name in tensors}
@@ -176,6 +190,6 @@ def compare_outputs(
 
 
 def _kind_of_tensor(name: str) -> str:
-    """Return the kind of a tensor in a note: the name of its evaluation, or otherwise its kind."""
+    """Return the kind of a tensor for a note: the name of its evaluation such as ``shorter``, or its kind."""
     tensor_name = TensorName.parse(name)
     return tensor_name.evaluation or tensor_name.kind

@@ -31,7 +31,14 @@ except ImportError as error:
 
 
 def run_forward(inputs: Path, port: ModuleType, folder: Path, dtype: str) -> None:
-    """Save the port's results as ``DTYPE.safetensors``, then ``versions.json``."""
+    """Run the port, and save its outputs and gradients as ``DTYPE.safetensors``, then ``versions.json``.
+
+    Args:
+        inputs: folder with the weights, the batch, the draws and the names of the reference's tensors.
+        port: module of the port, with ``forward(weights, batch, draws)``.
+        folder: folder for the results.
+        dtype: dtype of the run, ``float64`` or ``float32``.
+    """
     jax.config.update("jax_enable_x64", dtype == "float64")
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32, no bfloat16
     weights, batch, draws = (
@@ -45,6 +52,7 @@ def run_forward(inputs: Path, port: ModuleType, folder: Path, dtype: str) -> Non
     trained_weights = {name: value for name, value in weights.items() if f"gradient:{name}" in compared_names}
 
     def loss_of(trained_weights: dict) -> tuple:
+        """Return the port's loss, or 0 without a loss, and all its outputs, given the trained weights."""
         outputs = check_outputs(port.forward({**weights, **trained_weights}, batch, draws))
         return outputs.get("loss", jnp.zeros(())), outputs
 
@@ -56,7 +64,11 @@ def run_forward(inputs: Path, port: ModuleType, folder: Path, dtype: str) -> Non
 
 
 def check_outputs(outputs: Any) -> Mapping[str, Any]:
-    """Return the outputs of ``forward``. Raises TypeError if they are not a dict of at least one named array."""
+    """Return the outputs of the port's ``forward`` after checking their type.
+
+    Raises:
+        TypeError: they are not a dict of at least one named array.
+    """
     if not isinstance(outputs, Mapping) or not outputs or not all(isinstance(name, str) for name in outputs):
         returned_kind = "no arrays" if isinstance(outputs, Mapping) and not outputs else type(outputs).__name__
         raise TypeError(f"forward returned {returned_kind}; return a dict of name -> array, such as {{'loss': loss}}")
@@ -69,7 +81,7 @@ def _convert_floats(value: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def load_module(path: Path) -> ModuleType:
-    """Import a file by its path."""
+    """Import a Python file by its path, and return the module."""
     spec = importlib.util.spec_from_file_location("port", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -79,20 +91,32 @@ def load_module(path: Path) -> ModuleType:
 
 
 def end_with_failure(folder: Path, reason: str) -> NoReturn:
-    """Write the reason to ``failure.txt``, and end the process."""
+    """Write the reason of a failure to ``failure.txt`` in a folder, and end the process."""
     (folder / "failure.txt").write_text(reason, encoding="utf-8", errors="backslashreplace")
     exit_at_once(1)
 
 
 def exit_at_once(status: int) -> NoReturn:
-    """End the process although threads of the port may still run; ``sys.exit`` would wait for them."""
+    """End the process with an exit status, although threads of the port may still run.
+
+    ``sys.exit`` would wait for these threads.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
 def main(inputs: str, port: str, folder: str, dtype: str) -> None:
-    """Run the port. If it raises an error, write a reason with the line to ``failure.txt``."""
+    """Run a port with the arguments of the command line, and end the process.
+
+    If the port raises an error, a reason with the source line is written to ``failure.txt``.
+
+    Args:
+        inputs: folder with the weights, the batch, the draws and the names of the reference's tensors.
+        port: file of the port.
+        folder: folder for the results.
+        dtype: dtype of the run.
+    """
     port_path, output_folder = Path(port).absolute(), Path(folder)
     try:
         module = load_module(port_path)

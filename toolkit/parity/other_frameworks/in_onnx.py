@@ -1,13 +1,13 @@
 """Runs an ONNX graph by ONNX Runtime: python in_onnx.py INPUTS MODEL.onnx FOLDER DTYPE
 
-The graph's inputs are the batch's, or weights of the reference by their names. Weights that it holds itself must be
-those that the reference was recorded with. Its outputs have the reference's names, or `outputs` in an `export.json`
-next to it maps them to these names, as `toolkit export` writes it. Logits that such a graph divides by a temperature
-are multiplied by it. A graph computes as in evaluation:
-if the reference has ``evaluation/logits``, the graph's ``logits`` are compared with these. `run.py` creates INPUTS and
-FOLDER and describes their files.
+The graph's inputs are tensors of the batch, or weights of the reference by their names. Weights inside the graph must
+be the weights that the reference was recorded with. Its outputs have the reference's names, or `outputs` in an
+`export.json` next to it maps them to these names, as `toolkit export` writes it. If such a graph divides logits by a
+temperature, they are multiplied by it again. A graph computes as in evaluation: if the reference has
+``evaluation/logits``, the graph's ``logits`` are compared with these. `run.py` creates INPUTS and FOLDER and describes
+their files.
 
-This program is separate, like `in_jax.py`.
+This program is separate, like `in_jax.py`: it does not import the toolkit.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-#: ONNX Runtime's names of floating-point types.
+#: NumPy's name of each floating-point dtype, by ONNX Runtime's name of the type.
 FLOATS = {"tensor(float)": "float32", "tensor(double)": "float64"}
-#: ONNX Runtime's names of integer types.
+#: NumPy's name of each integer or boolean dtype, by ONNX Runtime's name of the type.
 INTEGERS = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}
 
 try:
@@ -32,7 +32,16 @@ except ImportError as error:
 
 
 def run_graph(inputs: Path, model: Path, folder: Path, dtype: str) -> None:
-    """Save the graph's outputs in a dtype as ``DTYPE.safetensors``, if there are any, then ``versions.json``."""
+    """Run a graph, and save its outputs of a dtype as ``DTYPE.safetensors``, if there are any.
+
+    At the end, ``versions.json`` is written.
+
+    Args:
+        inputs: folder with the weights, the batch and the names of the reference's tensors.
+        model: file of the graph.
+        folder: folder for the results.
+        dtype: dtype of the outputs to save, ``float64`` or ``float32``.
+    """
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     output_names = [str(output.name) for output in session.get_outputs() if FLOATS.get(output.type) == dtype]
     export_path = model.parent / "export.json"
@@ -64,13 +73,20 @@ def run_graph(inputs: Path, model: Path, folder: Path, dtype: str) -> None:
 
 
 def end_with_failure(folder: Path, reason: str) -> NoReturn:
-    """Write the reason to ``failure.txt``, and end the process."""
+    """Write the reason of a failure to ``failure.txt`` in a folder, and end the process."""
     (folder / "failure.txt").write_text(reason, encoding="utf-8", errors="backslashreplace")
     sys.exit(1)
 
 
 def main(inputs: str, model: str, folder: str, dtype: str) -> None:
-    """Run the graph. If it cannot be run, write the reason to ``failure.txt``."""
+    """Run a graph with the arguments of the command line. If it cannot be run, write the reason to ``failure.txt``.
+
+    Args:
+        inputs: folder with the weights, the batch and the names of the reference's tensors.
+        model: file of the graph.
+        folder: folder for the results.
+        dtype: dtype of the outputs to save.
+    """
     try:
         run_graph(Path(inputs), Path(model), Path(folder), dtype)
     except Exception as error:

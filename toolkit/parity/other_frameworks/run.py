@@ -1,9 +1,9 @@
-"""Run a user's port in JAX or ONNX Runtime on a recorded reference's weights and batch.
+"""Runs of a user's port in JAX or ONNX Runtime on a recorded reference's weights and batch.
 
-The port's process gets two separate folders, and not the bundle, which has the truth. It reads ``weights``,
-``batch`` and ``draws`` (safetensors) and ``names.json``, the names of all tensors of the reference. It leaves
-``DTYPE.safetensors`` with its results, and last ``versions.json`` with its framework's version; or ``failure.txt``
-with the reason in one line; or ``missing.txt`` if a package cannot be imported.
+The port's process gets two separate folders, and not the bundle, which has the truth. It reads ``weights``, ``batch``
+and ``draws`` (safetensors) and ``names.json``, the names of all tensors of the reference. It leaves
+``DTYPE.safetensors`` with its results, and last ``versions.json`` with its framework's version; or ``failure.txt`` with
+the reason in one line; or ``missing.txt`` if a package cannot be imported.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
 
-#: Suffix of a port's file -> the program that runs it, and the packages that it needs.
+#: Name of the program that runs a port, and the packages that it needs, by the suffix of the port's file.
 PROGRAMS = {".py": ("in_jax", ("jax", "safetensors")), ".onnx": ("in_onnx", ("onnxruntime", "safetensors"))}
-#: Maximum number of characters that are read of a text from a port's process.
+#: Largest length of the end that is read of a text from a port's process.
 MAX_CHARACTERS = 2000
 
 
 def run_port(
     port: Path, recording: Recording, folder: Path, dtypes: Sequence[str], python: str | None, time_limit: float | None
 ) -> tuple[Path, dict[str, str]]:
-    """Run a port, and return the folder of its results (:mod:`.given`) and the version of its framework.
+    """Run a port in each dtype, and return the folder of its results and the version of its framework.
+
+    :mod:`.given` describes the folder. The version is by the framework's name.
 
     Args:
         port: file with a suffix of :data:`PROGRAMS`.
@@ -76,7 +78,12 @@ def run_port(
 
 
 def write_inputs(recording: Recording, folder: Path) -> None:
-    """Copy a port's inputs to a new folder. Draws that show R64's own values are left out."""
+    """Write the inputs of a port's process to a new folder. Draws that show R64's own values are left out.
+
+    Args:
+        recording: recorded reference.
+        folder: folder to create.
+    """
     folder.mkdir()
     for name in ("weights", "batch"):
         shutil.copyfile(recording.folder / f"{name}.safetensors", folder / f"{name}.safetensors")
@@ -90,6 +97,12 @@ def write_inputs(recording: Recording, folder: Path) -> None:
 
 def _run_program(command: Sequence[str], port: Path, log: Path, time_limit: float) -> int:
     """Run a program, end every process that it started, and return its exit status.
+
+    Args:
+        command: the command with its arguments.
+        port: file of the port, for the error message.
+        log: new file for the program's output.
+        time_limit: longest duration in seconds.
 
     Raises:
         UserError: the program takes longer than ``time_limit`` seconds.
@@ -113,7 +126,7 @@ def _run_program(command: Sequence[str], port: Path, log: Path, time_limit: floa
 
 
 def _read_text_end(path: Path) -> str:
-    """Return the end of a text that a port's process left; empty if the file does not exist."""
+    """Return the end of a text file that a port's process left; empty if the file does not exist."""
     if not path.is_file():
         return ""
     with open(path, "rb") as file:
@@ -122,7 +135,7 @@ def _read_text_end(path: Path) -> str:
 
 
 def _read_versions(path: Path) -> dict[str, str]:
-    """Return the versions that a port's process left; {} if the file does not exist."""
+    """Return the versions by name that a port's process left; {} if the file does not exist or is invalid."""
     try:
         content = json.loads(_read_text_end(path))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Files of tensors that anybody may have written: the header of each tensor first, then its values, one at a time.
+"""Readers of files of tensors from an unknown source, which read one tensor at a time.
 
-No reader allocates more memory than the size of the file, or of a tensor that the caller requests by name. Readers
-do not execute code from a file: no pickle is opened.
+A reader can return the header of a tensor before its values. It never allocates more memory than the size of the file,
+or of a tensor that the caller requests by name. It does not execute code from a file: no pickle is opened.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from toolkit.parity.job.tensor_file import NUMPY_TYPES
 
 #: NumPy's name of a dtype by its name in a safetensors file, such as ``F64``.
 DTYPES = {name: str(dtype) for name, dtype in NUMPY_TYPES.items()}
-#: Bit of a member's flags that marks it as encrypted.
+#: Bit in the flags of a zip archive's member that marks the member as encrypted.
 ENCRYPTION_FLAG = 0x1
 
 
 class TensorReader(Protocol):
-    """An open file of tensors."""
+    """Interface of an open file of tensors."""
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the tensors."""
@@ -38,10 +38,14 @@ class TensorReader(Protocol):
 
 
 class _Member(NamedTuple):
-    """A tensor in an archive.
+    """An array in an archive of ``numpy.savez``.
 
     Attributes:
-        start: offset of its values from the begin of the member, in bytes.
+        member: entry of the zip archive.
+        dtype: dtype of the array.
+        shape: shape of the array.
+        fortran_order: whether the values are stored in Fortran's order.
+        start: offset of the values from the beginning of the member, in bytes.
     """
 
     member: zipfile.ZipInfo
@@ -52,7 +56,11 @@ class _Member(NamedTuple):
 
 
 class _NpzReader:
-    """An archive of ``numpy.savez``."""
+    """Reader of an archive of ``numpy.savez``.
+
+    Raises:
+        ValueError: the archive has other members than arrays, or a name twice.
+    """
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -103,7 +111,7 @@ class _NpzReader:
 
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read the header of an array; return its shape, whether it is in Fortran's order, and its dtype."""
+    """Return the shape of an array in NumPy's file format, whether it is in Fortran's order, and its dtype."""
     version = np.lib.format.read_magic(file)
     if version != (1, 0):  # of the others, a header may have gigabytes
         raise ValueError(f"an array is of version {version} of NumPy's format; numpy.savez writes (1, 0)")
@@ -111,7 +119,10 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 class _SafetensorsReader:
-    """A safetensors file, whose library checks that no tensor lies outside the file or over another."""
+    """Reader of a safetensors file.
+
+    The safetensors library checks that no tensor lies outside the file or overlaps another tensor.
+    """
 
     def __init__(self, file: safe_open) -> None:
         self._file = file
@@ -132,7 +143,7 @@ class _SafetensorsReader:
 
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[TensorReader]:
-    """Open an archive of ``numpy.savez`` for the ``with`` block."""
+    """Inside the ``with`` block, open an archive of ``numpy.savez``; the block gets its reader."""
     with open(path, "rb") as file:
         if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
             raise ValueError("it is one array of numpy.save; save name -> array with numpy.savez")
@@ -142,6 +153,6 @@ def open_npz(path: Path) -> Iterator[TensorReader]:
 
 @contextlib.contextmanager
 def open_safetensors(path: Path) -> Iterator[TensorReader]:
-    """Open a safetensors file for the ``with`` block."""
+    """Inside the ``with`` block, open a safetensors file; the block gets its reader."""
     with safe_open(path, framework="np") as file:
         yield _SafetensorsReader(file)
