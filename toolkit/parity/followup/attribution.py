@@ -72,8 +72,8 @@ def attribute_drift(
 ) -> list[Substitution]:
     """Return the effect of replacing each compiled loop and each kind of kernel, the largest effect first.
 
-    The list is empty if there is nothing to attribute, on a GPU, whose kernels are not served, and if the step cannot
-    be run again. The console reports the last case.
+    The list is empty if not only float32 drifts, on a GPU, whose kernels are not served, and if the step cannot be run
+    again. The console reports the last case.
 
     Args:
         job: folder of a gate that has run.
@@ -97,7 +97,7 @@ def attribute_drift(
 def compare_substitutions(
     reference: ReferenceResult, errors: Mapping[str, TensorStats], measurements: AttributionResult
 ) -> list[Substitution]:
-    """Return the effect of each replacement, the largest first (:func:`attribute_drift`).
+    """Return the effect of each replacement in the port, the largest effect first.
 
     Args:
         reference: the reference's measurements.
@@ -156,7 +156,11 @@ def describe_substitutions(substitutions: Sequence[Substitution]) -> list[str]:
 
 
 def restoring_substitutions(substitutions: Sequence[Substitution]) -> list[Substitution]:
-    """Return the replacements that restore the bounds: compiled loops, or kinds of kernels if no loop does."""
+    """Return the replacements that restore the bounds: compiled loops, or kinds of kernels if no loop does.
+
+    Args:
+        substitutions: effects of all replacements.
+    """
     restoring = [substitution for substitution in substitutions if substitution.restores]
     return [substitution for substitution in restoring if substitution.is_loop] or restoring
 

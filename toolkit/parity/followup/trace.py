@@ -551,10 +551,10 @@ def _find_source_line(name: str, ours: ForcedInputDtype) -> str:
 
 
 def describe_trace(operation_trace: OperationTrace | None, cause: str = "") -> list[str]:
-    """Return the lines of the report on a trace.
+    """Return the lines of the report on an operation trace.
 
     Args:
-        operation_trace: the trace, if there is one.
+        operation_trace: the trace; None without a trace.
         cause: name of a wrong parameter or draw that may cause wrong operations; empty if there is none.
     """
     if operation_trace is None:

@@ -1,8 +1,9 @@
-"""Messages that the port's process sends to the comparator through a pipe, each a line of JSON and an optional array.
+"""Messages that the port's process sends to the comparator through a pipe.
 
-The port's process runs user code and Paddle, which could change any code that measures in that process. So it measures
-nothing and sends its results. :mod:`toolkit.parity.comparator`, which runs neither, compares them with the reference.
-An array is read block by block, so that a gradient of several gigabytes needs the memory of one block.
+Each message is a line of JSON and an optional array. The port's process runs user code and Paddle, which could change
+any code that measures in that process. So it measures nothing and sends its results. :mod:`toolkit.parity.comparator`,
+which runs neither, compares them with the reference. An array is read block by block, so that a gradient of several
+gigabytes needs the memory of one block.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class TokenizerJob:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The settings of a run's updates, with the names of a recipe's ``train`` section.
+    """The settings of a run's optimizer updates, with the names of a recipe's ``train`` section.
 
     The defaults are for a gate without a recipe: a short run with accumulation, whose first updates are warm-up.
     """
@@ -79,11 +79,11 @@ class ComparisonSettings:
     """Settings that a gate's request (:class:`.request.GateRequest`) and the workers' job have in common.
 
     Attributes:
-        model: one of ``models.families.FAMILIES``, or :data:`.pair.PAIR`.
-        head: one of ``HEADS`` in the family's ``weights``.
-        config: Hugging Face's configuration keys.
-        dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate,
-            ``bfloat16`` whether it is in mixed precision.
+        model: name of the family, one of ``models.families.FAMILIES``, or :data:`.pair.PAIR`.
+        head: name of the model's head, one of ``HEADS`` in the family's ``weights``.
+        config: Hugging Face's configuration keys and their values.
+        dtypes: dtypes of the comparison. ``float64`` decides whether the function is the same, ``float32`` whether it
+            is as accurate, ``bfloat16`` whether it is in mixed precision.
         device: ``cpu`` or ``gpu``, for both sides.
         seed: seed of the dropout masks and rotations.
         port: settings of the port itself that are not part of the model: ``backward``, ``residual``, ``recompute``.

@@ -18,7 +18,7 @@ from toolkit.parity.job.tensor_file import TensorWriter
 
 
 def weights_path_of(bundle: Path) -> Path:
-    """Return the weights file next to a small bundle."""
+    """Return the path of the weights file next to a small bundle."""
     return Path(f"{bundle}.weights.safetensors")
 
 

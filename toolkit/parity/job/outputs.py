@@ -101,7 +101,14 @@ def _compute_batch(
 
 
 def _select_inputs(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a batch without ``labels`` if the model's forward does not accept them, since only the loss needs them."""
+    """Return the inputs of a model's forward: a batch, without ``labels`` if the forward does not accept them.
+
+    Only the loss needs the labels.
+
+    Args:
+        model: model of a side.
+        inputs: the batch, by name.
+    """
     try:
         parameters = inspect.signature(getattr(model, "forward", model)).parameters
     except (TypeError, ValueError):  # a compiled function has no signature

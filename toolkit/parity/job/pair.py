@@ -1,4 +1,7 @@
-"""A pair: a user's Paddle layer and torch module, with the facts about each that a comparison needs."""
+"""Records about a pair, a user's Paddle layer and torch module that are compared.
+
+They describe each of the two sides, and the correspondence of their parts.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ def run_workers(
     watch: Callable[[], None] | None = None,
     task: str = files.RESULT,
 ) -> None:
-    """Run the workers at the same time; the port's worker starts up while the reference still computes.
+    """Run a task in the workers of both sides, and return when both have finished.
+
+    The port's worker starts up while the reference still computes.
 
     Args:
         jobs: folders of jobs, which the same two processes run one after another.

@@ -1,4 +1,4 @@
-"""Check the recorded facts about a bundle's tensors against their values.
+"""Checks of the recorded facts about a bundle's tensors against the tensors' values.
 
 A forged bundle may have forged hashes, too. So all facts that follow from the values are computed again. The noise does
 not follow from them, but it must be plausible for a reference. Otherwise an RMS of 1e300 would be a bound that admits

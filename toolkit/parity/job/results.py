@@ -97,11 +97,11 @@ class Flips:
 
 @dataclass
 class Facts:
-    """Properties of a side in addition to its tensors.
+    """Properties of one side in addition to its tensors.
 
     Attributes:
         epsilons: epsilon of each layer norm, by module.
-        num_buckets: number of buckets of the model's hash; None for a model without a hash.
+        num_buckets: number of buckets of the model's LSH attention; None for a model without LSH attention.
     """
 
     epsilons: dict[str, float] = field(default_factory=dict)
@@ -453,14 +453,14 @@ class NewWeights:
 
 @dataclass
 class PortResult:
-    """Measurements of the port, with or without a fault.
+    """Measurements of the port, with or without a mutant.
 
     Attributes:
         dtypes: measurements of the step, by dtype.
         generators: counts of the port's own random draws.
-        loading_problems: difference of each parameter that the port and the reference load differently from the
+        loading_problems: description of each parameter that the port and the reference load differently from the
             checkpoint, by name.
-        new_weights: randomly initialized parameters.
+        new_weights: comparison of the newly initialized parameters.
         tokens: tokens of every text of the job; None if no tokenizer is compared.
         loops: errors of the compiled loops in isolation.
     """
@@ -573,7 +573,7 @@ class Fingerprints:
 
 @dataclass
 class ForcedInputDtype:
-    """Measurements of the port's operations in isolation, each on R64's own input.
+    """Measurements of the port's operations in isolation in one dtype, each on R64's own input.
 
     The last three attributes are only filled for a user's port in float64.
 

@@ -1,9 +1,10 @@
-"""A model larger than memory, compared stage by stage: its layers one after another forward, then in reverse backward.
+"""Stages of a model larger than memory: its layers one after another, forward and then backward in reverse order.
 
-Both workers go through the same stages side by side. A stage's weights are read when it starts, its results written
-when it ends, and an interrupted run resumes after the last stage that ended. In the job folder::
+Both workers go through the same stages at the same time. A worker reads a stage's weights when the stage starts, and
+writes its results when the stage ends. An interrupted run resumes after the last stage that ended. The files in the job
+folder are::
 
-    weights/STAGE.safetensors           float32, written by the gate as the stages come, read by both
+    weights/STAGE.safetensors           float32 weights, which the gate writes ahead of the workers
     reference/truth/STAGE.safetensors   R64's tensors, until the port has been compared with them
     reference/draws/STAGE.safetensors   dropout masks
     SIDE/state/STAGE.safetensors        inputs of the next stage: activations, then their gradients

@@ -162,7 +162,7 @@ class WeightsWriter(threading.Thread):
                     files.write_text(failure_path, f"{type(error).__name__}: {error}")
 
     def num_randomized(self) -> int:
-        """Return the number of constant parameters whose values were replaced by random values."""
+        """Return the number of written parameters whose equal values were randomized."""
         return sum(files.read_json(path) for path in (self.job / "weights").glob("*.json"))
 
 
@@ -202,7 +202,7 @@ class Bars:
         self.tasks = {side: self.progress.add_task(side, total=total) for side in SIDES}
 
     def update(self) -> None:
-        """Update the bars from the files of finished stages."""
+        """Update the bars from the files of finished stages, and wait 0.2 seconds."""
         for side, task in self.tasks.items():
             self.progress.update(task, completed=len(list((self.job / side / "stages").glob("*.json"))))
         time.sleep(0.2)

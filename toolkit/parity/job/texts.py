@@ -15,14 +15,14 @@ from toolkit.parity.job.family import ported
 
 
 class Layout(NamedTuple):
-    """The position of a text in its row, and the padding around it.
+    """The position of a text in its row of a batch, and the padding around it.
 
     Attributes:
-        share: share of the row that the text takes, rounded down to whole chunks.
-        beyond: number of tokens beyond these chunks.
-        padding: tokens under the mask: ``pad`` tokens, ``any`` tokens, or ``both``.
+        share: share of the row that the text takes, rounded down to whole chunks of attention.
+        beyond: number of tokens in addition to these chunks; negative for fewer tokens.
+        padding: tokens at masked positions: ``pad`` tokens, ``any`` tokens, or ``both``.
         is_left_padded: whether the text is padded on the left, if the family allows it.
-        ends_in_pad: whether its own last token is the pad token.
+        ends_in_pad: whether the text's own last token is the pad token.
     """
 
     share: float
@@ -48,13 +48,13 @@ MOSTLY_PADDED, ENDS_IN_PAD, NOTHING_COUNTS, _, FULL = range(len(LAYOUTS))
 
 
 class Texts(NamedTuple):
-    """Synthetic texts.
+    """Synthetic texts of a batch, with their mask.
 
     Attributes:
         layouts: index of each row's layout in :data:`LAYOUTS`, (B,).
         tokens: token ids, int64 (B, T).
         mask: attention mask, int64 (B, T), 0 for padding.
-        ends: position after the last token of each text, (B,).
+        ends: position after the last token of each text, int64 (B,).
     """
 
     layouts: np.ndarray

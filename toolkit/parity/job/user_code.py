@@ -106,8 +106,8 @@ def check_built(source: Any, model: Any, kind: type, kind_name: str) -> None:
     """Check that a side's ``build`` has returned a new model.
 
     Args:
-        source: module of the side's file (:func:`load`).
-        model: model that ``build`` has returned.
+        source: imported module of the side's file (:func:`load`).
+        model: object that ``build`` has returned.
         kind: expected class of the model.
         kind_name: description of this class in the message.
 

@@ -1,8 +1,8 @@
 """Runs a port in JAX: python in_jax.py INPUTS PORT.py FOLDER DTYPE
 
-PORT.py has ``forward(weights, batch, draws)``. It returns name -> array, by the reference's names: ``logits``,
-``loss``, ``output:MODULE``. If there is a ``loss``, its gradients by the weights that the reference trains are computed
-and saved, too. The weights have the reference's names and shapes. ``draws`` holds the random numbers of the reference's
+PORT.py has ``forward(weights, batch, draws)``, which returns arrays by the reference's names: ``logits``, ``loss``,
+``output:MODULE``. If there is a ``loss``, its gradients by the weights that the reference trains are computed and
+saved, too. The weights have the reference's names and shapes. ``draws`` holds the random numbers of the reference's
 step, such as dropout masks. `run.py` creates INPUTS and FOLDER and describes their files.
 
 This program is separate: it does not import the toolkit, since the Python that has JAX need not have it.

@@ -1,4 +1,4 @@
-"""``python -m toolkit.parity.reference TASK JOB...``: run a task in each job folder.
+"""``python -m toolkit.parity.reference TASK JOB...``: run a task of the reference's worker in each job folder.
 
 :mod:`toolkit.parity.job.files` describes the files of a job folder.
 """

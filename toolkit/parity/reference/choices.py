@@ -46,11 +46,12 @@ OTHERS = {
 
 
 class Choices(TorchFunctionMode):
-    """Inside the ``with`` block, functions that return indices use the recorder's choices.
+    """Inside the ``with`` block, torch functions that return indices use R64's recorded choices.
 
     Args:
-        recorder: recorder of the run.
-        note: called with the name of each choice that cannot be replayed in the port, such as ``round:encoder.norm``.
+        recorder: recorder of the run, which has the choices.
+        note: called with the name of each choice that cannot be replayed in the port, such as ``round:encoder.norm``;
+            None to ignore these choices.
     """
 
     def __init__(self, recorder: Recorder, note: Callable[[str], None] | None = None) -> None:

@@ -1,4 +1,7 @@
-"""Fingerprints of all results in a reference's forward, which show which function of a port is wrong."""
+"""Fingerprints of all results in a reference's forward, which show which function of a port is wrong.
+
+A fingerprint is a short summary of a tensor (:mod:`toolkit.parity.measure.fingerprint`).
+"""
 
 from __future__ import annotations
 

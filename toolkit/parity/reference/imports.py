@@ -1,4 +1,4 @@
-"""Import transformers without optional packages that the gate does not need, and without garbage collection."""
+"""Import of transformers without optional packages that the gate does not need, and without garbage collection."""
 
 from __future__ import annotations
 

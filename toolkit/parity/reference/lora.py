@@ -1,6 +1,7 @@
 """Low-rank adaptation (LoRA) of the reference's linear layers: W0 x + (alpha / r) B A x, with frozen W0.
 
-This is equation 3 of Hu et al. 2021, section 4.1. The reference has no LoRA, but its linear layers remain in use.
+A (r, in) and B (out, r) are trained, and alpha is a constant. This is equation 3 of Hu et al. 2021, section 4.1. The
+reference has no LoRA, but its linear layers remain in use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The comparisons that produce masks in the forward of a pair's reference."""
+"""Record of the comparisons that produce masks in the forward of a pair's reference."""
 
 from __future__ import annotations
 

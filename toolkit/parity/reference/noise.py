@@ -1,4 +1,4 @@
-"""Distance of the reference's runs from R64: the noise baseline of the verdicts."""
+"""Noise baseline of the verdicts: the distance of the reference's other runs from R64."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Optimizer:
         )
 
     def rate(self, update: int) -> float:
-        """Return the learning rate of an update, counted from 1."""
+        """Return the learning rate of an update, whose number is counted from 1."""
         return self.settings.learning_rate * self.schedule.lr_lambdas[0](update - 1)
 
     def rates(self) -> np.ndarray:
@@ -108,7 +108,7 @@ def make_optimizer(groups: list[Any], settings: TrainingSettings) -> torch.optim
 
 
 class Lion(torch.optim.Optimizer):
-    """Lion, line by line as algorithm 2 of Chen et al. 2023. torch lacks it."""
+    """The optimizer Lion, line by line as algorithm 2 of Chen et al. 2023, since torch lacks it."""
 
     @torch.no_grad()
     def step(self) -> None:

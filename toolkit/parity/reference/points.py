@@ -1,4 +1,7 @@
-"""Points that the tensors of a run pass through, forward and backward, and that record and may replace them."""
+"""Points that the tensors of a run pass through, in the forward and in the backward.
+
+A point records a tensor and may replace it by R64's tensor (forced input).
+"""
 
 from __future__ import annotations
 
@@ -65,11 +68,11 @@ class Operation(NamedTuple):
 
 
 class Points:
-    """The points of a run, which record tensors and replace them by R64's.
+    """The points of a run, which record tensors and replace them by R64's tensors.
 
     Args:
         keep: called with the name and value of each tensor at its point; ``gradient:NAME`` in the backward.
-        truth: replacements by name. Any other tensor passes unchanged.
+        truth: R64's tensors, the replacements, by name. Any other tensor passes unchanged. None for no replacements.
         nudge: 0 for unchanged replacements. Any other number moves each replacement by one unit in the last place, in
             directions that depend on the number. On equal inputs, an operation would always have the same error, which
             may be small by chance.

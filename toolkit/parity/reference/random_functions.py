@@ -1,4 +1,4 @@
-"""Torch's random functions with recorded draws, for each signature of the functions."""
+"""Replacements of torch's random functions that use recorded draws, for each signature of the functions."""
 
 from __future__ import annotations
 

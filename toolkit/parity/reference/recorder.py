@@ -1,4 +1,4 @@
-"""Recording of a run of the reference: each random draw and each output by name."""
+"""Recording of a reference's run: the name and value of each random draw and each module output."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from toolkit.parity.reference.points import Keep, Points, to_numpy, values_of
 #: Path endings of the modules that use dropout's result in other operations. In any other module, this result is the
 #: module's output.
 DROPS_WITHIN = ("self_attention", "feed_forward.dense")
-
-
 #: Name of the attribute that records the padded length of packed sequences on their ``batch_sizes``. A recurrent layer
 #: passes the same ``batch_sizes`` on to its output.
 TOTAL_LENGTH = "total_length"
@@ -275,7 +273,6 @@ class Recorder:
             if later_tensor is not tensor and later_tensor.requires_grad:
                 later_tensor.register_hook(note_later_tensor)
         note(torch.ones_like(tensor, dtype=torch.bool))
-
         if tensor.requires_grad:
             tensor.register_hook(note_gradient)
 
@@ -345,6 +342,7 @@ class Recorder:
         return hook
 
     def _dropout(self, input, p=0.5, training=True, inplace=False, train=True):
+        """Drop elements as torch's ``dropout`` does, with a recorded mask."""
         return self._apply_dropout(input, p, training and train, tuple(input.shape))
 
     def _dropout_of_channels(self, dimensions, input, p=0.5, training=True, inplace=False):
@@ -365,10 +363,12 @@ class Recorder:
         return self.pass_operation("dropped", result) if self.stack.module.endswith(DROPS_WITHIN) else result
 
     def _relu(self, x):
+        """Return the ReLU of ``x`` with R64's signs."""
         name = TensorName.parse(self.stack.next_name("relu"))
         return torch.where(self.draws.positive(name, x), x, torch.zeros_like(x))
 
     def _randn(self, *size, **options):
+        """Return recorded normal numbers as the result of a call of ``torch.randn``."""
         shape = requested_shape(size, options)
         return requested_tensor(self.draws.normal(self.stack.next_name("normal"), shape), options)
 
@@ -456,7 +456,10 @@ def packed_like(tensor: torch.Tensor, sequences: PackedSequence) -> PackedSequen
 
 @contextlib.contextmanager
 def record_lengths() -> Iterator[None]:
-    """Inside the ``with`` block, record the padded length of packed sequences as :data:`TOTAL_LENGTH`."""
+    """Inside the ``with`` block, record the padded length of sequences when they are packed.
+
+    The length becomes the attribute :data:`TOTAL_LENGTH` of the packed sequences' ``batch_sizes``.
+    """
     pack = torch._VF._pack_padded_sequence
 
     def pack_and_note(tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple:

@@ -60,8 +60,6 @@ DECOMPOSITIONS = {
     aten._log_softmax.default: _log_softmax,
     aten._log_softmax_backward_data.default: _log_softmax_backward,
 }
-
-
 #: The two parts of a product with more than LARGE elements are added ROWS rows at a time.
 LARGE, ROWS = 2**26, 4096
 

@@ -505,7 +505,16 @@ def _for_axes(option: Sequence[int], num_axes: int) -> Sequence[int]:
 
 
 def _pool_counts(length: int, windows: int, size: int, stride: int, padding: int, includes_padding: bool) -> np.ndarray:
-    """Return the number of elements in each window of a pool along an axis, (windows,)."""
+    """Return the number of elements in each window of a pool along an axis, float64 (windows,).
+
+    Args:
+        length: number of elements along the axis.
+        windows: number of windows along the axis.
+        size: number of elements of a window.
+        stride: distance of two windows.
+        padding: number of padding elements at each end.
+        includes_padding: whether padding elements count.
+    """
     first = np.arange(windows) * stride - padding
     past = np.minimum(first + size, length + padding)
     counts = past - first if includes_padding else np.minimum(past, length) - np.maximum(first, 0)
@@ -513,6 +522,11 @@ def _pool_counts(length: int, windows: int, size: int, stride: int, padding: int
 
 
 def _adaptive_counts(length: int, windows: int) -> np.ndarray:
-    """Return the number of elements in each window of an adaptive pool along an axis, (windows,)."""
+    """Return the number of elements in each window of an adaptive pool along an axis, float64 (windows,).
+
+    Args:
+        length: number of elements along the axis.
+        windows: number of windows along the axis.
+    """
     numbers = np.arange(windows)
     return np.ceil((numbers + 1) * length / windows) - np.floor(numbers * length / windows)

@@ -1,4 +1,4 @@
-"""Tokenize texts with the reference's tokenizers, which are defined in ``reference_tokens`` of each family."""
+"""Tokens of texts by the reference's tokenizers, which are defined in ``reference_tokens`` of each family."""
 
 from __future__ import annotations
 

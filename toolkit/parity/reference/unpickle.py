@@ -29,7 +29,7 @@ REFUSED_NAME = re.compile(r"GLOBAL ([\w.]*[A-Za-z]\w*)")
 
 
 class LoadError(ValueError):
-    """A file has other content than tensors by name; the message names the content."""
+    """Error of a file with other content than tensors by name; its message names the content."""
 
 
 def main(target: Path, files: Sequence[Path]) -> None:

@@ -31,7 +31,9 @@ MAX_LENGTH = 8
 def search_texts(
     request: GateRequest, tokenizer: TokenizerJob, seed: int, num_texts: int, console: Console
 ) -> list[str]:
-    """Compare both tokenizers on random texts, and print the shortest text for each kind of difference.
+    """Compare both tokenizers on random texts, and return the texts that they encode differently.
+
+    The shortest text for each kind of difference is printed.
 
     Args:
         request: request for any model of the family, which is not run.
@@ -39,9 +41,6 @@ def search_texts(
         seed: seed of the texts.
         num_texts: number of texts.
         console: console for the output.
-
-    Returns:
-        The drawn texts that the tokenizers encode differently.
     """
     texts = random_texts(seed, num_texts)
     reference, candidate = _tokenize_texts(request, tokenizer, texts, console)
