@@ -316,6 +316,7 @@ def _match_results(
         by_size[one.size].append(one)
 
     def match_result(call: FunctionCall) -> ResultMatch:
+        """Return the relation of a call's result to the reference's results of the same size."""
         result = call.result
         if result is None:
             return ResultMatch.UNDECIDED

@@ -35,6 +35,7 @@ def train_sides(job: Path, interpreters: Mapping[str, str], console: Console) ->
         sides[side] = files.read(files.result_path(job, side, TRAJECTORY), TrajectoryFacts)
 
     def read(side: str, run: str) -> dict[str, np.ndarray]:
+        """Return the trajectory of a side's run, such as ``float64-0``, by name."""
         return files.read_tensors(job / side / f"trajectory-{run}.safetensors")
 
     reference_runs = {

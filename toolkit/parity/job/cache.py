@@ -133,6 +133,7 @@ def store(key: str, measurements: object, constants: Mapping[str, np.ndarray]) -
     """
 
     def fill(folder: Path) -> None:
+        """Write the entry's files into its new folder."""
         files.write_tensors(folder / CONSTANTS, constants)
         files.write_json(folder / MEASUREMENTS, measurements)
 

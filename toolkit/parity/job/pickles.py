@@ -49,6 +49,7 @@ def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
     key = digest_parts(*(files.file_sha256(plain_file(path)) for path in pickles), VERSION)
 
     def fill(target: Path) -> None:
+        """Convert the pickles into the new folder of the cache entry."""
         size = sum(path.stat().st_size for path in pickles)
         if lacking := describe_missing_space(cache_folder(), size):
             raise UnreadableFile(checkpoint / pickles[0].name, f"is to be kept as safetensors in the cache: {lacking}")

@@ -25,7 +25,7 @@ from toolkit.machine.scratch import child_process
 from toolkit.parity.job import files, handover, launch, user_code
 from toolkit.parity.job.worker import BY_USER_CODE, STACK
 
-#: Begin of the message about a worker that the system has killed.
+#: Beginning of the message about a worker that the system has killed.
 KILLED_MESSAGE = "it was killed"
 #: Name of the process that measures the messages of the port's process, and the tasks that need this process.
 COMPARATOR = "comparator"
@@ -132,6 +132,7 @@ def _without_result(job: Path, sides: Iterable[str], stopped_sides: Sequence[str
     """
 
     def failed_at(side: str) -> float:
+        """Return the time of a side's failure; infinite if the gate has ended the side."""
         failure = files.failure_path(job, side, task)
         if failure.exists():
             return failure.stat().st_mtime
@@ -270,6 +271,7 @@ def _start_workers(
     with contextlib.ExitStack() as running:
 
         def start(side: str, python: str, **options: Any) -> None:
+            """Start the process of a side, or the comparator, with its log file in the first job's folder."""
             with open(jobs[0] / f"{side}.log", "w") as log:
                 command = launch.module_command(python, f"toolkit.parity.{side}", task, *map(str, jobs))
                 worker = child_process(command, stdout=log, stderr=subprocess.STDOUT, **options)

@@ -118,6 +118,7 @@ def _of_dataclass(kind: type) -> Decode:
     }
 
     def decode(content: Any, location: Location) -> Any:
+        """Return a JSON object as an instance of the dataclass, after checking its keys and values."""
         _check_type(content, dict, location)
         if unknown := content.keys() - fields.keys():
             raise ValueError(
@@ -139,6 +140,7 @@ def _of_dict(kind: Any) -> Decode:
     as_it_is, decoder = _as_it_is(kind), _make_decoder(kind)
 
     def decode(content: Any, location: Location) -> Any:
+        """Return a JSON object as a dictionary, after checking its values."""
         _check_type(content, dict, location)
         if as_it_is.issuperset(map(type, content.values())):
             return dict(content)
@@ -157,6 +159,7 @@ def _of_list(sequence_type: Callable[[Any], Any], kind: Any) -> Decode:
     as_it_is, decoder = _as_it_is(kind), _make_decoder(kind)
 
     def decode(content: Any, location: Location) -> Any:
+        """Return a JSON list as a list or tuple, after checking its elements."""
         _check_type(content, list, location)
         if as_it_is.issuperset(map(type, content)):
             return sequence_type(content)

@@ -124,6 +124,7 @@ class WeightsWriter(threading.Thread):
         self._failing = threading.Lock()
 
     def run(self) -> None:
+        """Write the weights of all forward stages, the embedding in a second thread."""
         embedding, *others = stages.plan(self.depth)[: self.depth + 2]
         # Both workers wait for the embedding, a third of all weights, so the layers are written at the same time.
         first = threading.Thread(target=self._write, args=[[embedding]], daemon=True)

@@ -29,6 +29,7 @@ def keep_float64() -> Iterator[list[str]]:
     original = torch.Tensor.float
 
     def keep_double(tensor, *args, **kwargs):
+        """Return a float64 tensor unchanged, and record the calling line; cast any other tensor to float32."""
         if tensor.dtype != torch.float64:
             return original(tensor, *args, **kwargs)
         caller = sys._getframe(1)

@@ -51,10 +51,12 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
     }
 
     def run_reordered(dtype: str, number: int, nudge: int, measure: Keep) -> None:
+        """Trace one noise run of the reference with reordered sums and nudged inputs."""
         with reorder_sums(dtype, number):
             step.trace(dtype, Points(measure, truth, nudge), nudge)
 
     def run_rounded(dtype: str, number: int, nudge: int, measure: Keep) -> None:
+        """Trace a float64 run of the reference with one group of rounded constants."""
         with ConstantRounding(key_groups[number]):
             step.trace(dtype, Points(measure, truth))
 

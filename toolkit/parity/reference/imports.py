@@ -10,8 +10,7 @@ from pathlib import Path
 from models import collector
 from toolkit.parity.job import files
 
-#: Names of packages that no model of the gate needs. transformers uses sklearn only for assisted generation, and its
-#: import takes a second.
+#: Names of packages that transformers uses only for assisted generation. The import of sklearn takes a second.
 UNUSED = ("sklearn",)
 #: Names of packages that the toolkit's families do not need. Their imports take a fifth of the start-up time.
 UNUSED_BY_FAMILIES = (*UNUSED, "scipy")

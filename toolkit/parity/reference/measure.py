@@ -50,6 +50,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     with TensorWriter(output_dir / "float64.safetensors") as writer:
 
         def write(name: str, value: np.ndarray) -> tuple[str, TensorStats]:
+            """Write a tensor of R64 or its sketch, and return the tensor's name and statistics."""
             stored_value = Sketch.of(value) if is_small and is_sketched(name, value) else value
             writer.add(name, stored_value)
             return name, error_stats.describe(stored_value)
@@ -57,6 +58,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         write_once = LastMeasurement(write)
 
         def keep(name: str, value: np.ndarray) -> None:
+            """Write a tensor of R64 unless it repeats the previous tensor, and record its statistics."""
             first, stats = write_once(name, value)
             if first != name:
                 writer.repeat(name, first)

@@ -41,6 +41,7 @@ def measure_noise(
     """
 
     def run_once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
+        """Run the step, its evaluation and its training once in a dtype, and pass each tensor to ``measure``."""
         with reorder_sums(dtype, run):
             step.run(dtype, measure, nudge=nudge)
             step.evaluate(measure, nudge)
@@ -55,6 +56,7 @@ def keep_gradients(measure: Keep) -> Keep:
     """Return a receiver of tensors that passes only gradients on to ``measure``."""
 
     def keep(name: str, value: np.ndarray) -> None:
+        """Pass a tensor on to ``measure`` if it is a gradient."""
         if is_gradient(name):
             measure(name, value)
 
@@ -91,6 +93,7 @@ def measure_runs(
     for dtype, numbers in runs.items():
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
+            """Add the distance of a tensor from R64 to the tensor's record."""
             first_name, parts = measure_errors(name, value)
             for part, error in parts:
                 records[name if part == first_name else part].add_noise(dtype, error)

@@ -257,15 +257,18 @@ class Recorder:
         unread, self._own_outputs[output_name] = self.unread, weakref.ref(tensor)
 
         def note(is_unread: torch.Tensor) -> None:
+            """Record the mask of the elements that the loss does not depend on."""
             if sequences is not None:
                 is_unread = pad_packed(sequences._replace(data=is_unread.byte()))
             unread[output_name] = is_unread.bool().numpy(force=True)
 
         def note_gradient(gradient: torch.Tensor) -> None:
+            """Record the elements of the output with a zero gradient, as a hook of the output's tensor."""
             if output_name in self._own_outputs:
                 note(gradient == 0)
 
         def note_later_tensor(gradient: torch.Tensor) -> None:
+            """Record that a later tensor of the output has a gradient, as a hook of this tensor."""
             if output_name in self._own_outputs and gradient.any():
                 self.read_beside.add(output_name)
 
@@ -307,6 +310,7 @@ class Recorder:
         """Return a pre-hook that enters a module, known by these paths, and passes its input through the points."""
 
         def hook(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+            """Enter the module, and return its arguments with the input passed through a point for the backward."""
             self.stack.enter(self.stack.choose_name(names))
             points = self.points
             if points is None:
@@ -319,6 +323,7 @@ class Recorder:
         """Return a forward hook that records the output of the module ``name``, and replaces it by the points."""
 
         def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:
+            """Leave the module, keep its output, and return the replacement of the output, if there are points."""
             output_name = self.stack.leave()
             if output is None or not self.recording:
                 return None
@@ -463,6 +468,7 @@ def record_lengths() -> Iterator[None]:
     pack = torch._VF._pack_padded_sequence
 
     def pack_and_note(tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple:
+        """Pack sequences as torch does, and record their padded length on ``batch_sizes``."""
         data, batch_sizes = pack(tensor, lengths, batch_first)
         setattr(batch_sizes, TOTAL_LENGTH, tensor.shape[1 if batch_first else 0])
         return data, batch_sizes

@@ -88,6 +88,7 @@ def run(job: Job, folder: Path) -> RoundedConstants:
         records = {name: TensorRecord(shape=[]) for name in truth}
 
         def run_rounded(dtype: str, number: int, nudge: int, measure: Keep) -> None:
+            """Run the step and its evaluation with the rounded constants, and pass each tensor to ``measure``."""
             with rounding:
                 step.run(dtype, measure)
                 step.evaluate(measure)
@@ -139,6 +140,7 @@ def _add_groups(groups: Sequence[Mapping[str, TensorRecord]]) -> dict[str, Tenso
     """
 
     def total(numbers: Sequence[float | None]) -> dict[str, list[float | None]]:
+        """Return the sum of numbers as float64 noise of a single run; None if a number is None."""
         return {"float64": [None if None in numbers else sum(filter(None, numbers))]}
 
     names = dict.fromkeys(name for group in groups for name in group)

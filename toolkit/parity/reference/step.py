@@ -334,6 +334,7 @@ class Step:
         """
 
         def keep_and_drop(name: str, parameter: torch.nn.Parameter) -> None:
+            """Pass the gradient of a parameter to ``keep``, and free its memory."""
             assert parameter.grad is not None
             keep(f"gradient:{name}", values_of(parameter.grad))
             parameter.grad = None
@@ -480,6 +481,7 @@ class Step:
         for run, batch in self.evaluations().items():
 
             def measure(name: str, value: np.ndarray, run: str = run) -> None:
+                """Pass a tensor to ``keep`` with the name of its evaluation in front."""
                 keep(name_in_run(run, name), value)
 
             recorder = Recorder(self.model, self.draws[run], measure)

@@ -127,6 +127,7 @@ def _linear_faults(kind: str, is_square: bool = False, has_bias: bool = False) -
     """
 
     def find_faults(sides: Sides) -> Iterator[Mutant]:
+        """Yield a mutant of this kind for each linear map that can have it."""
         biased_modules = {parameter.module for parameter in sides.port.parameters if parameter.name.endswith("bias")}
         for parameter in _find_linears(sides, is_square):
             if not has_bias or parameter.module in biased_modules:
@@ -165,6 +166,7 @@ def _module_faults(kind: str, setting: str) -> FaultFinder:
     """
 
     def find_faults(sides: Sides) -> Iterator[Mutant]:
+        """Yield a mutant of this kind for each module that runs and has the setting."""
         drawing_modules = {name.partition(":")[2] for name in sides.map.draws}
         for module in dict.fromkeys(sides.port.modules):
             if setting in module.has and (setting != "dropout" or module.name in drawing_modules):
@@ -183,6 +185,7 @@ def _dropout_faults(kind: str, is_layer: bool) -> FaultFinder:
     """
 
     def find_faults(sides: Sides) -> Iterator[Mutant]:
+        """Yield a mutant of this kind for each dropout layer, or each module that calls a dropout function."""
         for path, reference in _find_dropouts(sides, is_layer).items():
             yield module_fault(kind, path, culprit=_common_draw_name(reference))
 
