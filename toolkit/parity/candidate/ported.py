@@ -135,7 +135,7 @@ class PortedStep(Step):
             yield
 
     def places(self) -> dict[str, Place]:
-        from toolkit.parity.candidate import training  # with the Trainer, and pandas
+        from toolkit.parity.candidate import training  # it imports the Trainer and pandas
 
         return {
             **places(self.model),
@@ -166,7 +166,7 @@ class PortedStep(Step):
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
         """Continue training after :meth:`run` with R64's gradients and the Trainer, for the job's number of updates."""
-        from toolkit.parity.candidate import training  # with the Trainer, and pandas
+        from toolkit.parity.candidate import training  # it imports the Trainer and pandas
 
         training.train_on(self, job, folder, measure, truth)
 

@@ -3,7 +3,7 @@
 A bundle is a folder. It holds the files of the job folder (:mod:`.files`) after the reference has finished,
 and ``bundle.json``, which describes it and lists the size and SHA-256 of every file::
 
-    {"format": "toolkit parity reference", "schema": 10, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
+    {"format": "toolkit parity reference", "schema": 11, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
      "describes": {model, head, config, batch (shapes), parameters, dtypes, device, seed, randomized_parameters},
      "versions": {python, torch, transformers, numpy}, "flags": {TF32, determinism, threads},
      "weights": {"wte.weight": SHA-256, ...}, if they are left out (:mod:`.left_out`),
