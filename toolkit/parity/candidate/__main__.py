@@ -1,6 +1,7 @@
-"""``python -m toolkit.parity.candidate TASK JOB...``: do a task in each job folder.
+"""``python -m toolkit.parity.candidate TASK JOB...``: do a task of the port's worker in each job folder.
 
-The contents of a job folder are described in :mod:`toolkit.parity.job.files`.
+The task is ``result`` (the gate itself) or a follow-up such as ``forced_input`` (:data:`MODULES`). The contents of a
+job folder are described in :mod:`toolkit.parity.job.files`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from toolkit.parity.job.pair import DESCRIBE, TRAJECTORY
 from toolkit.parity.job.results import Execution
 from toolkit.terminal.quiet import silence_startup
 
-#: Module of each task, imported once Paddle's environment is set. Each has ``run(job, folder, sender, kernels)``. It
-#: sends its results, or returns the content of the task's file if nothing is measured.
+#: Name of a task -> module of this package that does it, imported once Paddle's environment is set. Each module has a
+#: function ``run(job, folder, sender, kernels)``. It sends its results and returns None, or returns the content of the
+#: task's JSON file if the comparator has nothing to measure.
 MODULES = {
     files.RESULT: "result",
     "forced_input": "forced_input",
@@ -35,7 +37,12 @@ MODULES = {
 
 
 def main(task: str, folder: Path) -> None:
-    """Do a task and send its output to the comparator."""
+    """Do a task for one job, and send its results to the comparator.
+
+    Args:
+        task: name of the task, such as ``result`` (:data:`MODULES`).
+        folder: job folder, with the reference's files.
+    """
     start_seconds = time.monotonic()
     silence_startup()  # the Trainer would write 160 lines for each port that it trains
     job = files.read_job(folder)
@@ -58,6 +65,7 @@ def main(task: str, folder: Path) -> None:
 
 
 def _module_of(job: Job, task: str) -> ModuleType:
+    """Return the module with the function ``run`` that does the task for this job."""
     if task == DESCRIBE:
         return family_part(job.model, "candidate_description")
     if task == TRAJECTORY:
@@ -67,8 +75,11 @@ def _module_of(job: Job, task: str) -> ModuleType:
 
 
 def _kernels_of(job: Job, task: str, folder: Path) -> contextlib.AbstractContextManager[KernelClient | None]:
-    """Start the reference's kernels if needed. They start before Paddle's environment is set: some of its variables
-    choose another path through the mathematics library that torch uses, too."""
+    """Return a context manager that runs the reference's kernels if the task needs them, and yields None otherwise.
+
+    They start before Paddle's environment is set: some of its variables choose another code path in the mathematics
+    library that torch uses, too.
+    """
     if job.kernels is None and task != "attribution":
         return contextlib.nullcontext()
     return KernelClient(folder, job.reference_python)

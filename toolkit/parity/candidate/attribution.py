@@ -1,4 +1,8 @@
-"""P32 again if float32 drifts: one compiled loop is composed, or one kind of kernel is the reference's."""
+"""Attribution of a float32 error: P32, the port's float32 step, with one part replaced at a time.
+
+A part is a compiled loop, which is replaced by Paddle's operations, or a kind of kernel, which is replaced by the
+reference's kernels.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,16 @@ from toolkit.parity.job.kernel_messages import KINDS
 
 
 def run(job: Job, folder: Path, sender: Sender, kernels: KernelClient) -> None:
-    """Run the step with each loop and each kind of kernel replaced in turn, and send the names that the model uses."""
+    """Run the float32 step with each loop and each kind of kernel replaced in turn, and send its tensors.
+
+    The name of each loop or kind that the model uses is sent after the tensors of its replacement.
+
+    Args:
+        job: the job.
+        folder: job folder, with the reference's files.
+        sender: sending end of the pipe to the comparator.
+        kernels: client of the reference's kernels.
+    """
     send_steps_with_composed_loops(job, folder, sender)
     for kind in KINDS:
         sender.begin(kind)
@@ -26,7 +39,7 @@ def run(job: Job, folder: Path, sender: Sender, kernels: KernelClient) -> None:
 
 
 def send_steps_with_composed_loops(job: Job, folder: Path, sender: Sender) -> None:
-    """Run the step with each compiled loop composed in turn."""
+    """Send the tensors of the float32 step with each compiled loop in turn composed of Paddle's operations."""
     for loop in compiled.LOOPS if compiled.is_chosen() else ():
         sender.begin(loop)
         with compiled.compose_loops([loop]) as loop_calls:
@@ -36,5 +49,5 @@ def send_steps_with_composed_loops(job: Job, folder: Path, sender: Sender) -> No
 
 
 def send_step(job: Job, folder: Path, sender: Sender) -> None:
-    """Send the tensors of the float32 step, run as in training."""
+    """Run the float32 step as in training, and send its tensors."""
     make_step(job, folder, "float32").run(lambda name, value: sender.send_array("tensor", name, value))

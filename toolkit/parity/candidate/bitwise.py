@@ -1,4 +1,4 @@
-"""The port's part in ``parity bitwise``: one float32 step with the reference's kernels."""
+"""The port's part of the command ``parity bitwise``: one float32 step with the reference's kernels."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from toolkit.parity.job import files
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 
-#: For adding as the reference does.
+#: Settings of the port for a plain sum in the residual streams, as the reference computes it.
 PLAIN = {"residual": "plain"}
 
 
 def run(job: Job, folder: Path, sender: Sender, kernels: KernelClient) -> None:
-    """Run the step with the reference's kernels for the job's kinds."""
+    """Run the float32 step with the reference's kernels, and send its tensors, calls and source locations.
+
+    Args:
+        job: the job; ``job.kernels`` names the kinds of kernels to replace.
+        folder: job folder, with the reference's files.
+        sender: sending end of the pipe to the comparator.
+        kernels: client of the reference's kernels.
+    """
     files.wait_for_reference(folder, "order.json")
     step = make_step(replace(job, port={**job.port, **PLAIN}), folder, "float32", "autograd")
     with reference_kernels(kernels, job.kernels or []):

@@ -1,7 +1,7 @@
-"""The port operation by operation, each on R64's own input.
+"""The operation trace of the port: each operation runs on R64's own input (forced input).
 
-After the result of an operation is sent, R64's result replaces it, also in the backward. So each error comes from
-one operation.
+After the result of an operation is sent, R64's result replaces it, also in the backward. So each error comes from one
+operation.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.real_numbers import as_complex
 from toolkit.parity.mutants import find_mutant
 
+#: Folder of the project.
 ROOT = Path(__file__).resolve().parents[3]
-#: The place of an operation is where these functions are called.
+#: Path of the file whose functions are operations. The source line of an operation is the line that calls them.
 OPERATIONS = str(ROOT / "models" / "operations" / "ops.py")
 
 
 def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
-    """Run the port in each dtype and with each mutant.
+    """Send the tensors of each operation of the port on R64's input, in each dtype and with each mutant.
 
-    A mutant gives nothing if the port raises with it, or if no operation of a port of this toolkit is to be named.
+    Nothing is sent for a mutant if the port raises an error with it, or if the mutant changes no operation of a port of
+    this project.
     """
     files.wait_for_reference(folder, "forced_input.json", "forced_input")
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
@@ -52,10 +54,18 @@ def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
 def send_step(
     job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], dtype: str, calls: bool = False
 ) -> None:
-    """Run one step in ``dtype`` and send its tensors, and also its calls of functions if ``calls`` is set.
+    """Run one step in ``dtype`` with forced input, and send the result and gradient of each operation.
 
-    If the step uses compiled loops, the first run composes all of them from operations. A second run uses the loops as
-    in training; its operations replace those that both runs have.
+    If the step uses compiled loops, the first run composes each loop from operations. A second run uses the loops as in
+    training; its operations replace the same operations of the first run.
+
+    Args:
+        job: the job.
+        folder: job folder, with the reference's files.
+        sender: sending end of the pipe to the comparator.
+        truth: R64's tensors by name.
+        dtype: ``float64``, ``float32`` or ``bfloat16``.
+        calls: whether to send the calls of Paddle's functions, too.
     """
     step = make_step(job, folder, dtype, PLAIN)
     points = Points(step, truth, sender)
@@ -67,6 +77,7 @@ def send_step(
 
 
 def _send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
+    """Send the operations of the port with a mutant in force, or the class of the error that it raises."""
     mutant = find_mutant(name)
     if not (mutant.is_of_the_step if job.pair is not None else mutant.is_of_an_operation):
         return
@@ -81,10 +92,15 @@ def _send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.
 
 
 class Points:
-    """Sends the port's tensors and replaces them with R64's.
+    """Sends each tensor of the port, and replaces it with R64's tensor of the same name.
+
+    Args:
+        step: the port's step.
+        truth: R64's tensors by name.
+        sender: sending end of the pipe to the comparator.
 
     Attributes:
-        awaited: names of the expected gradients.
+        awaited: names of the gradients that the backward should send.
         calls: records the call that computed each tensor; None to record no calls.
     """
 
@@ -96,14 +112,22 @@ class Points:
         self.calls: CallWatch | None = None
 
     def send(self, name: str, value: np.ndarray) -> np.ndarray | None:
-        """Send a tensor; return R64's tensor of that name, or None."""
+        """Send a tensor if R64 has a tensor of its name, and return R64's tensor; None if R64 has none.
+
+        Args:
+            name: the reference's name of the tensor.
+            value: the port's tensor in the reference's layout.
+        """
         truth = self.truth.get(name)
         if truth is not None:
             self.sender.send_array("tensor", name, value)
         return truth
 
     def pass_through(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
-        """Return what replaces ``x`` in the run; its gradient passes through in the backward, too."""
+        """Send the tensor ``x``, and return R64's tensor of this name, or ``x`` if R64 has no such tensor.
+
+        In the backward, the gradient of ``x`` is sent and replaced in the same way.
+        """
         if self.calls is None:
             return self._pass_tensor(name, x)
         self.calls.note(name, x)
@@ -114,13 +138,14 @@ class Points:
         return replacement
 
     def _pass_tensor(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
+        """Return the replacement of ``x``, with an operation that replaces its gradient, too, if ``x`` has one."""
         if x.stop_gradient:
             return self.replace_tensor(name, x)
         self.awaited.add(f"gradient:{name}")
         return _Point.apply(x, self, name)
 
     def replace_tensor(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
-        """Send a tensor and return its replacement."""
+        """Send the tensor ``x``, and return R64's tensor with its dtype and shape; without R64's, a copy of ``x``."""
         truth_value = self.send(name, self.step.laid_out(name, x.numpy()))
         if truth_value is not None and x.is_complex():
             truth_value = as_complex(truth_value)
@@ -130,23 +155,34 @@ class Points:
 
 
 class _Point(PyLayer):
-    """The operation that passes a tensor through."""
+    """Operation whose forward and backward send a tensor and return R64's tensor of the same name."""
 
     @staticmethod
     def forward(ctx, x, points, name):
+        """Send the tensor ``x`` as ``name``, and return its replacement."""
         ctx.points, ctx.name = points, name
         return points.replace_tensor(name, x)
 
     @staticmethod
     def backward(ctx, grad):
+        """Send the gradient as ``gradient:NAME``, and return its replacement."""
         return ctx.points.replace_tensor(f"gradient:{ctx.name}", grad)
 
 
 def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = False) -> None:
-    """Run forward and backward with every tensor passing through ``points``. Send the buckets of R64's vectors,
-    and the forward's ``calls`` if asked. ``with_composed_loops`` as in :func:`.observe_trace`."""
+    """Run forward and backward, with every tensor sent and replaced by ``points``.
+
+    The port's buckets of R64's vectors are sent, too.
+
+    Args:
+        step: the port's step.
+        points: sends and replaces each tensor.
+        with_composed_loops: whether compiled loops are composed of operations, as in :func:`.observe_trace`.
+        calls: whether to send the calls of Paddle's functions in the forward.
+    """
 
     def on_operation(operation: str, result: paddle.Tensor) -> paddle.Tensor:
+        """Send the result of an operation and its source line, and return the replacement of the result."""
         if not result.is_floating_point():
             return result
         name = step.name_of(draws.stack.next_name(operation))
@@ -154,6 +190,7 @@ def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = Fa
         return points.pass_through(name, result)
 
     def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> Any:
+        """Send the output of a module, and return its replacement; None to keep the output."""
         if name == "":
             return None
         if isinstance(output, paddle.Tensor):
@@ -162,7 +199,11 @@ def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = Fa
         return None if tensor is None else (points.pass_through(step.name_of(call_name), tensor), *output[1:])
 
     def on_enter(x: Any) -> Any:
-        """Pass on the gradient of a module's own backward before others are added: the reference has it alone."""
+        """Send and replace a module's input, and in the backward the gradient that the module itself returns.
+
+        This happens before other gradients of the same tensor are added: the reference, too, records the gradient
+        alone.
+        """
         if not isinstance(x, paddle.Tensor) or not x.is_floating_point() or x.stop_gradient:
             return x
         return points.pass_through(step.name_of(draws.stack.next_name("input")), x)
@@ -189,7 +230,7 @@ def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = Fa
 
 
 def _line(frame: FrameType) -> str:
-    """``file:line`` of the code that asks for an operation."""
+    """Return the source line, ``file:line``, of the code that calls an operation, given the operation's frame."""
     while frame.f_code.co_filename == OPERATIONS and frame.f_back is not None:
         frame = frame.f_back
     return f"{display_path(Path(frame.f_code.co_filename))}:{frame.f_lineno}"

@@ -1,4 +1,7 @@
-"""The run's judged port, described as a run describes its model (:mod:`toolkit.training.described`)."""
+"""Description of the port that the gate judges for a run, as the run itself describes its model.
+
+The gate compares both descriptions (:mod:`toolkit.training.described`).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from toolkit.training.described import describe_trainer, digest_step
 
 
 def of_run(job: Job, folder: Path) -> Judged | None:
-    """Describe the port and the trainer of a run's settings, and their step with the generators' own draws. None if no
-    run follows the gate, or if the model is so large that another step would take minutes."""
+    """Return the description of the run's port and trainer, and of one step with the generators' own draws.
+
+    The result is None if no run follows the gate, or if the model is so large that another step would take minutes.
+    """
     if not job.own_examples or job.brief:
         return None
     from toolkit.parity.candidate.training import examples_of, make_finetuner  # it imports pandas

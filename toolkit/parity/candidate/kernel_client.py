@@ -1,4 +1,4 @@
-"""The reference's kernels as seen from the port's process: NumPy arrays in, NumPy arrays out."""
+"""The reference's kernels, called from the port's process with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from toolkit.parity.job.kernel_messages import receive, send
 
 
 class KernelClient:
-    """Starts :mod:`toolkit.parity.reference.kernel_server` and asks it.
+    """Starts the process :mod:`toolkit.parity.reference.kernel_server`, and calls the reference's kernels in it.
 
     Start it before Paddle's environment is set (:func:`toolkit.machine.runtime.configure_paddle`): the reference's own
-    worker runs without those variables, and some of them choose another path through the same mathematics library.
+    worker runs without those variables, and some of them choose another code path in the mathematics library of both.
 
     Args:
-        python: the interpreter that has torch.
+        job: job folder.
+        python: path of the Python interpreter that has torch.
 
     Attributes:
-        calls: how often each kernel was asked for its outputs.
+        calls: number of forward calls of each kernel, by the kernel's name.
     """
 
     def __init__(self, job: Path, python: str) -> None:
@@ -43,12 +44,21 @@ class KernelClient:
         return self
 
     def __exit__(self, *error: object) -> None:
+        """Close the connection, and wait until the server's process has ended."""
         self._connection.close()
         self._process.wait()
 
     def forward(self, kernel: str, options: Mapping[str, Any], inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs of a kernel (see ``KERNELS`` of the server). Raises RuntimeError if it failed, or the server
-        did."""
+        """Return the outputs of a kernel of the reference.
+
+        Args:
+            kernel: name of the kernel, a key of ``KERNELS`` in :mod:`toolkit.parity.reference.kernel_server`.
+            options: keyword options of the kernel.
+            inputs: the kernel's tensors.
+
+        Raises:
+            RuntimeError: the kernel failed, or the server's process has ended.
+        """
         self.calls[kernel] += 1
         return self._ask({"kernel": kernel, "options": dict(options)}, inputs)
 
@@ -60,12 +70,23 @@ class KernelClient:
         gradients: Sequence[np.ndarray],
         input_indices: Sequence[int],
     ) -> list[np.ndarray]:
-        """Return the gradients of the inputs with numbers ``input_indices`` from the gradients of all
-        outputs. Raises as :meth:`forward`."""
+        """Return the gradients of some inputs of a kernel of the reference.
+
+        Args:
+            kernel: name of the kernel, as in :meth:`forward`.
+            options: keyword options of the kernel.
+            inputs: the kernel's tensors.
+            gradients: gradient of each output of the kernel.
+            input_indices: indices of the inputs whose gradients are returned.
+
+        Raises:
+            RuntimeError: the kernel failed, or the server's process has ended.
+        """
         request = {"kernel": kernel, "options": dict(options), "wanted": list(input_indices)}
         return self._ask(request, [*inputs, *gradients])
 
     def _ask(self, request: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Send a request and its arrays to the server, and return the arrays of the answer."""
         try:
             send(self._connection, request, arrays)
             answer, values = receive(self._connection)

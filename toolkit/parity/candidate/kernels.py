@@ -1,7 +1,7 @@
-"""Replacement of Paddle's kernels by the reference's in the port, kind by kind, forward and backward.
+"""Replacement of Paddle's kernels in the port by the reference's kernels, forward and backward.
 
-A replacement computes nothing itself: it names the kernel of the reference that the port's operation is. Only float32
-is replaced; integers and float64 go the port's own way.
+Kernels are replaced by kind, such as ``matmul``. A replacement computes nothing itself: it calls the kernel of the
+reference that corresponds to the port's operation. Only float32 is replaced; other dtypes use Paddle's kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from toolkit.parity.candidate.kernel_client import KernelClient
 
 @dataclass(frozen=True)
 class _Request:
-    """A kernel of the reference with its options, and the inputs that follow the differentiable inputs."""
+    """A call of a kernel of the reference, without the differentiable inputs.
+
+    Attributes:
+        client: client of the reference's kernels.
+        kernel: name of the kernel.
+        options: keyword options of the kernel.
+        rest: inputs that have no gradient, such as labels; they follow the differentiable inputs.
+    """
 
     client: KernelClient
     kernel: str
@@ -32,10 +39,11 @@ class _Request:
 
 
 class _ReferenceKernel(PyLayer):
-    """A kernel of the reference, and its gradient, as an operation of Paddle."""
+    """An operation of Paddle whose forward and backward call a kernel of the reference."""
 
     @staticmethod
     def forward(ctx, request, *inputs):
+        """Return the kernel's outputs for the inputs as Paddle tensors, a tuple if there are several."""
         ctx.request = request
         ctx.input_indices = [index for index, x in enumerate(inputs) if not x.stop_gradient]
         ctx.save_for_backward(*inputs)
@@ -46,6 +54,7 @@ class _ReferenceKernel(PyLayer):
 
     @staticmethod
     def backward(ctx, *gradients):
+        """Return the gradients of the inputs; None for an input that needs no gradient."""
         request, inputs = ctx.request, ctx.saved_tensor()
         arrays = [*(x.numpy() for x in inputs), *request.rest]
         output_gradients = [gradient.numpy() for gradient in gradients]
@@ -57,15 +66,18 @@ class _ReferenceKernel(PyLayer):
         return all_gradients if len(all_gradients) > 1 else all_gradients[0]
 
 
-#: Called with a kernel's name, the differentiable inputs, other inputs, and options.
+#: Function that calls a kernel of the reference: ``serve(kernel, *inputs, rest=(), **options)``. ``inputs`` are the
+#: differentiable tensors, ``rest`` the other arrays. It returns the kernel's outputs.
 Serve = Callable[..., Any]
-#: An operation of the port.
+#: Function of the port or of Paddle that computes an operation.
 Operation = Callable[..., Any]
-#: Makes the replacement of an operation, given how to reach the server.
+#: Function that returns the replacement of an operation, given the function that calls the reference's kernels.
 Maker = Callable[[Serve], Operation]
 
 
 def _linear(serve: Serve) -> Operation:
+    """Return a replacement of :func:`models.operations.ops.linear`."""
+
     def linear(x, weight, bias=None, transposed=False):
         inputs = [x, weight] if bias is None else [x, weight, bias]
         return serve("linear", *inputs, transposed=transposed, parted=getattr(x, "parted", False))
@@ -74,6 +86,8 @@ def _linear(serve: Serve) -> Operation:
 
 
 def _matmul(serve: Serve) -> Operation:
+    """Return a replacement of :func:`paddle.matmul`."""
+
     def matmul(x, y, transpose_x=False, transpose_y=False, name=None):
         return serve("matmul", x, y, transpose_x=transpose_x, transpose_y=transpose_y)
 
@@ -81,10 +95,11 @@ def _matmul(serve: Serve) -> Operation:
 
 
 def _tensor_split(serve: Serve) -> Operation:
-    """Mark the parts of a split.
+    """Return a replacement of :meth:`paddle.Tensor.split` that marks the parts of a split.
 
-    A split needs no kernel: Paddle copies the parts, the reference makes views of them. Work on a
-    non-contiguous part takes another path there, see the server's ``linear``."""
+    A split needs no kernel: Paddle copies the parts, and the reference makes views of them. The reference computes with
+    a non-contiguous part in another way; see ``linear`` in :mod:`toolkit.parity.reference.kernel_server`.
+    """
     tensor_split = paddle.Tensor.split
 
     def split_and_mark(x, num_or_sections, axis=0, name=None):
@@ -97,14 +112,18 @@ def _tensor_split(serve: Serve) -> Operation:
 
 
 def _layer_norm(serve: Serve) -> Operation:
+    """Return a replacement of :func:`models.operations.ops.layer_norm`."""
     return lambda x, gain, bias, epsilon: serve("layer_norm", x, gain, bias, epsilon=epsilon)
 
 
 def _softmax(serve: Serve) -> Operation:
+    """Return a replacement of :func:`models.operations.ops.softmax`."""
     return lambda scores, unmasked=None: serve("softmax", scores)
 
 
 def _masked_softmax(serve: Serve) -> Operation:
+    """Return a replacement of :func:`models.operations.ops.masked_softmax`."""
+
     def masked_softmax(scores, masks, with_normaliser=False):
         for keep_mask, value in masks:
             scores = paddle.where(keep_mask, scores, paddle.full([1], value, scores.dtype))
@@ -115,15 +134,26 @@ def _masked_softmax(serve: Serve) -> Operation:
 
 
 def _softmax_over(serve: Serve) -> Operation:
-    """Weigh Reformer's hash rounds by exp(x - logsumexp(x)), too."""
+    """Return a replacement of ``softmax_over``, which weighs Reformer's hash rounds by exp(x - logsumexp(x))."""
     return lambda scores, axis: serve("attention_weights", scores, dim=axis)[0]
 
 
 def _activation(kernel: str) -> Maker:
+    """Return a function that makes the replacement of an activation function.
+
+    Args:
+        kernel: name of the activation in the reference's configuration, such as ``gelu_new``.
+    """
     return lambda serve: lambda x, *inplace_and_name, **keywords: serve("activation", x, name=kernel)
 
 
 def _reduction(kernel: str) -> Maker:
+    """Return a function that makes the replacement of a reduction along an axis.
+
+    Args:
+        kernel: name of the reference's kernel, ``sum`` or ``mean``.
+    """
+
     def make(serve: Serve) -> Operation:
         def reduce(x, axis=None, keepdim=False, **others):
             return serve(kernel, x, dim=axis, keepdim=keepdim)
@@ -134,6 +164,8 @@ def _reduction(kernel: str) -> Maker:
 
 
 def _cross_entropy(serve: Serve) -> Operation:
+    """Return a replacement of :func:`models.operations.losses.cross_entropy`."""
+
     def cross_entropy(logits, labels, ignored=losses.IGNORED_LABEL):
         return serve("cross_entropy", logits, rest=[labels.numpy()], ignored=ignored)
 
@@ -141,10 +173,16 @@ def _cross_entropy(serve: Serve) -> Operation:
 
 
 def _loss(kernel: str) -> Maker:
+    """Return a function that makes the replacement of a loss of logits and labels.
+
+    Args:
+        kernel: name of the reference's kernel, such as ``mse_loss``.
+    """
     return lambda serve: lambda logits, labels: serve(kernel, logits, rest=[labels.numpy()])
 
 
-#: By kind of :mod:`toolkit.parity.job.kernel_messages`: where the port looks up an operation, and its replacement.
+#: Kind of :data:`toolkit.parity.job.kernel_messages.KINDS` -> operations of that kind. Each is given as the module or
+#: class that has the operation, the operation's name in it, and the function that makes its replacement.
 REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
     "matmul": [(ops, "linear", _linear), (paddle, "matmul", _matmul), (paddle.Tensor, "split", _tensor_split)],
     "layer_norm": [(ops, "layer_norm", _layer_norm)],
@@ -170,15 +208,22 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
 }
 
 
-#: By kind, the compiled loops made of its operations: to replace these, the loops must be composed of them.
+#: Kind of kernel -> compiled loops that contain such operations. To replace the operations, the loops must be composed
+#: of Paddle's operations.
 COMPILED_OF = {"matmul": ["attention"], "softmax": ["attention", "softmax"], "sum": ["keys"], "rsqrt": ["keys"]}
 
 
 @contextlib.contextmanager
 def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[None]:
-    """Inside the ``with`` block the port's float32 operations of these kinds are the reference's."""
+    """Inside the ``with`` block, the port's float32 operations of these kinds call the reference's kernels.
+
+    Args:
+        client: client of the reference's kernels.
+        kinds: kinds of kernels, of :data:`toolkit.parity.job.kernel_messages.KINDS`.
+    """
 
     def serve(kernel: str, *inputs: paddle.Tensor, rest: Sequence[np.ndarray] = (), **options: Any) -> Any:
+        """Call a kernel of the reference; see :data:`Serve`."""
         return _ReferenceKernel.apply(_Request(client, kernel, options, tuple(rest)), *inputs)
 
     with contextlib.ExitStack() as undo:
@@ -194,6 +239,8 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
 
 
 def _for_float32(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls ``replacement`` if its first argument is float32, and ``original`` otherwise."""
+
     def dispatch(x, *arguments, **keywords):
         return (replacement if x.dtype == paddle.float32 else original)(x, *arguments, **keywords)
 
@@ -201,6 +248,12 @@ def _for_float32(replacement: Callable[..., Any], original: Callable[..., Any]) 
 
 
 def _holders(owner: Any, name: str, original: Any) -> list[Any]:
-    """``owner``, and the port's modules that have imported the operation from it under its name."""
+    """Return ``owner`` and the modules of the port that imported the operation under the same name.
+
+    Args:
+        owner: module or class that has the operation.
+        name: name of the operation in it.
+        original: the operation itself.
+    """
     port = [module for path, module in sys.modules.items() if path.startswith("models.") and module is not owner]
     return [owner, *(module for module in port if vars(module).get(name) is original)]

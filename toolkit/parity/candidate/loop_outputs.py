@@ -1,4 +1,7 @@
-"""Outputs of the compiled loops for random input of a run's shapes (:mod:`toolkit.parity.measure.loop_accuracy`)."""
+"""Outputs of the compiled loops for random input of a run's shapes (:mod:`toolkit.parity.measure.loop_accuracy`).
+
+The comparator draws the same input, and compares the outputs with float64.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall, draw_argument
 
 @contextlib.contextmanager
 def record_calls() -> Iterator[list[LoopCall]]:
-    """Inside the ``with`` block, record each different call of a compiled loop once."""
+    """Inside the ``with`` block, record the calls of the compiled loops, each with different arguments once.
+
+    The list that the block gets is filled when the block ends.
+    """
     calls_by_key: dict[str, LoopCall] = {}
     with contextlib.ExitStack() as undo:
         calls: list[LoopCall] = []
@@ -34,6 +40,15 @@ def record_calls() -> Iterator[list[LoopCall]]:
 def _record_call(
     calls_by_key: dict[str, LoopCall], name: str, plain: Callable, *arguments: Any, **keywords: Any
 ) -> Any:
+    """Add a call of a compiled loop to ``calls_by_key``, and return the result of the call.
+
+    Args:
+        calls_by_key: recorded calls, by name and arguments as JSON.
+        name: name of the function of :mod:`models.operations.compiled`.
+        plain: the function itself.
+        arguments: positional arguments of the call.
+        keywords: keyword arguments of the call.
+    """
     call = LoopCall(
         name, [_describe_argument(value) for value in (*arguments, *keywords.values())], _line(CHECKS[name].loop)
     )
@@ -43,7 +58,7 @@ def _record_call(
 
 @functools.cache
 def _line(loop: str) -> str:
-    """Return where a loop is defined, without importing its module, which imports Numba."""
+    """Return the source line, ``file:line``, that defines a loop, without importing its module, which imports Numba."""
     from models.operations import loop_code
 
     file = loop_code.find_loop_file(loop)
@@ -52,13 +67,14 @@ def _line(loop: str) -> str:
 
 
 def _describe_argument(value: Any) -> Any:
+    """Return the shape of a tensor, a list of such descriptions for a list, or any other argument unchanged."""
     if isinstance(value, paddle.Tensor):
         return list(value.shape)
     return [_describe_argument(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def send_outputs(calls: Sequence[LoopCall], sender: Sender) -> None:
-    """Send the loops' outputs of these calls for random input."""
+    """Send the outputs of the recorded calls for random input of the same shapes."""
     for call in loop_accuracy.select_calls(calls):
         sender.send_json("loop", call)
         for number, output in enumerate(outputs(call)):
@@ -66,12 +82,18 @@ def send_outputs(calls: Sequence[LoopCall], sender: Sender) -> None:
 
 
 def outputs(call: LoopCall, inputs: tuple | None = None) -> list[np.ndarray]:
-    """Return the outputs of a call for its drawn input."""
+    """Return the outputs of a call of a compiled loop for random input.
+
+    Args:
+        call: the call, with shapes instead of arrays.
+        inputs: arguments with arrays; None to draw them (:func:`.loop_accuracy.draw_arguments`).
+    """
     results = getattr(compiled, call.function)(*map(_as_tensors, draw_arguments(call) if inputs is None else inputs))
     return [one.numpy() for one in (results if isinstance(results, tuple) else (results,)) if one is not None]
 
 
 def _as_tensors(value: Any) -> Any:
+    """Return an argument with each NumPy array converted to a Paddle tensor, also within lists."""
     if isinstance(value, (list, tuple)):
         return [_as_tensors(one) for one in value]
     return paddle.to_tensor(value) if isinstance(value, np.ndarray) else value

@@ -1,4 +1,7 @@
-"""Source locations that create and define the port's modules, and of computations outside of modules."""
+"""Source locations of the port's code: of its modules, and of computations outside of modules.
+
+A :class:`.results.Place` has the class of a module, and the lines that create the module and define its class.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from toolkit.parity.measure.naming import append_number
 
 
 def places(model: nn.Layer) -> dict[str, Place]:
-    """Class and defining line of each module of the port; one without a line, as in a list, has its parent's."""
+    """Return the class and the source lines of each module of the port, by the module's path.
+
+    A module without a line that creates it, such as an item of a list, has its parent's line.
+    """
     module_places: dict[str, Place] = {}
     for name, layer in model.named_sublayers():
         parent = model
@@ -36,7 +42,11 @@ def places(model: nn.Layer) -> dict[str, Place]:
 
 
 def head_places(model: type[nn.Layer]) -> dict[str, Place]:
-    """Return the places that compute the scores and the loss after the model's last module, by tensor name."""
+    """Return the places that compute the scores and the loss after the model's last module, by tensor name.
+
+    Args:
+        model: class of the port.
+    """
     tensor_places = {}
     for name in LOGITS:
         if line := line_of(model.forward, rf"^\s*(\w+, )*{name}\b.* = "):
@@ -52,32 +62,60 @@ def head_places(model: type[nn.Layer]) -> dict[str, Place]:
 
 
 def place_of_code(kind: str, code: Callable[..., Any]) -> Place:
-    """Where a function or class is defined."""
+    """Return the place that defines a function or class.
+
+    Args:
+        kind: name of the code, as the report shows it.
+        code: the function or class.
+    """
     return Place(kind, line_of(code, "") or "")
 
 
 def decoding_places(continuation: type, excluded_calls: Collection[int] = ()) -> dict[str, Place]:
-    """Return the place that computes the scores of later tokens, by call except ``excluded_calls``."""
+    """Return the place that computes the scores of tokens that are decoded one by one, by tensor name.
+
+    The names are ``decoding/logits#2`` and so on, one for each call after the first.
+
+    Args:
+        continuation: class of the port that continues a text with cached keys and values.
+        excluded_calls: numbers of the calls to leave out.
+    """
     place = place_of_code("Continuation.__call__", continuation.__call__)
     calls = (number for number in range(2, NUM_DECODED + 2) if number not in excluded_calls)
     return {append_number(name_in_run(DECODING, "logits"), number): place for number in calls}
 
 
 def source_of(layer: nn.Layer, parent: nn.Layer, attribute: str) -> str:
-    """``file:line`` where the parent creates the layer, followed by the line that defines the port's class, if any."""
+    """Return the source lines of a layer, such as ``file:12, class at file:34``.
+
+    The first line creates the layer in its parent. The second line defines its class, if the class is in this project.
+
+    Args:
+        layer: the layer.
+        parent: layer or list that has the layer as a child.
+        attribute: name of the layer in its parent.
+    """
     creation_line = line_of(type(parent), rf"self\.{attribute}\s*=")
     class_line = line_of(type(layer), r"class ") if type(layer).__module__.startswith("models.") else None
     return ", ".join(filter(None, [creation_line, class_line and f"class at {class_line}"]))
 
 
 def line_of(code: Callable[..., Any], pattern: str) -> str | None:
-    """``file:line`` of the first line of a class or function that matches, with the file as :func:`shown`."""
+    """Return the first line of a class or function that matches a pattern, as ``file:line``; None if none does.
+
+    Args:
+        code: class or function.
+        pattern: regular expression, searched in each source line; an empty pattern matches the first line.
+    """
     return _first_line(getattr(code, "__func__", code), pattern)
 
 
 @functools.lru_cache(maxsize=4096)
 def _first_line(code: Callable[..., Any], pattern: str) -> str | None:
-    """As :func:`line_of`, cached: each dtype and each of a hundred mutants asks for every module."""
+    """Return the result of :func:`line_of` for a plain function or class.
+
+    The result is cached: each dtype and each of a hundred mutants needs the line of every module.
+    """
     source_lines = _source_lines(code)
     if source_lines is None:
         return None
@@ -89,7 +127,10 @@ def _first_line(code: Callable[..., Any], pattern: str) -> str | None:
 
 
 def display_path(file: Path) -> str:
-    """Return a file's path from the folder of libraries, the repository or the current folder, if it is in one."""
+    """Return a file's path relative to ``site-packages``, the repository or the current folder, whichever contains it.
+
+    The path of any other file is returned unchanged.
+    """
     *_, of_libraries = str(file).rpartition("site-packages/")
     roots = (Path(__file__).resolve().parents[3], Path.cwd())
     inside = (str(file.relative_to(root)) for root in roots if file.is_relative_to(root))
@@ -97,14 +138,18 @@ def display_path(file: Path) -> str:
 
 
 def _source(code: Callable[..., Any]) -> str:
+    """Return the source text of a class or function; empty if it has no source."""
     source_lines = _source_lines(getattr(code, "__func__", code))
     return "" if source_lines is None else "".join(source_lines[0])
 
 
 @functools.lru_cache(maxsize=1024)
 def _source_lines(code: Callable[..., Any]) -> tuple[list[str], int, Path] | None:
-    """Lines of a class or function, the number of the first, and the file; None if it has no source. Cached: finding a
-    class parses its whole file, and each dtype and each of a hundred mutants asks for every module."""
+    """Return the lines of a class or function, the number of its first line, and its file.
+
+    The result is None without a source. It is cached: finding a class parses its whole file, and each dtype and each of
+    a hundred mutants needs every module.
+    """
     try:
         lines, first = inspect.getsourcelines(code)
         return lines, first, Path(inspect.getfile(code))

@@ -1,5 +1,8 @@
-"""One train-mode step of a port of a family here. Besides what every pair has: generators, a loader, new weights, two
-backwards, adapters and the run's own evaluations and training loop."""
+"""One train-mode step of a port of one of this project's families, Reformer or CTRL.
+
+In addition to the steps of a user's pair, such a step has random generators, a loader, newly initialized weights, two
+backwards, adapters, and the run's own evaluations and training loop.
+"""
 
 from __future__ import annotations
 
@@ -31,27 +34,30 @@ from toolkit.parity.measure.naming import ModuleStack
 
 
 def ported_class(model: str) -> type[PortedStep]:
-    """Return the steps of a family here."""
+    """Return the step class of one of this project's families, given the family's name, such as ``reformer``."""
     kind = step_class(model)
     assert issubclass(kind, PortedStep)
     return kind
 
 
 class PortedStep(Step):
-    """A port of a family here. Subclasses add what only their family needs.
+    """The step of a port of one of this project's families. Subclasses add the parts that only their family needs.
 
     Args:
+        job: the job.
         folder: job folder, with the reference's files.
-        dtype: as of :class:`.step.Step`.
-        backward: one of :attr:`backwards`; by default the first.
+        dtype: ``float64``, ``float32`` or ``bfloat16``, as in :class:`.step.Step`.
+        backward: name of the backward, one of :attr:`backwards`; None for the first.
     """
 
-    #: The backward besides :data:`PLAIN`, if there is one: it computes layers again.
+    #: Name of the recomputing backward, such as ``recompute``; :data:`PLAIN` if the family has none.
     again = PLAIN
-    #: Heads for which the port skips outputs that they do not read (``leaves_out_unread`` of its class).
+    #: Names of the heads that do not read all outputs of the last layer, so that the port can skip the unread outputs
+    #: (``leaves_out_unread`` of its class).
     narrowed_heads: tuple[str, ...] = ()
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
+        """Build the port and load the job's weights into it; see the class for the arguments."""
         self.family = job.model
         classes = part(job.model, "modeling").CLASSES
         self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
@@ -88,36 +94,54 @@ class PortedStep(Step):
 
     @functools.cached_property
     def recorded_draws(self) -> Mapping[str, Mapping[str, np.ndarray]]:  # type: ignore[override]
-        """R64's draws in each run, read on first use: a port that uses its own draws needs none."""
+        """R64's draws by run and name, read on first use: a port that uses its own draws needs none."""
         return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
 
     @functools.cached_property
     def rates(self) -> Mapping[str, float]:  # type: ignore[override]
-        """The rates of R64's dropout masks; read as :attr:`recorded_draws`."""
+        """The rates of R64's dropout masks by name, read on first use."""
         return files.read_json(self.folder / "reference" / "rates.json")
 
     def evaluated_unit(self) -> int:
-        """Divisor that a text's length must have in evaluation."""
+        """Return the number that the length of a text must be a multiple of in evaluation."""
         return 1
 
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether a run with these settings of the port keeps all activations."""
+        """Return whether a run with these settings keeps all activations, so that its backward recomputes nothing.
+
+        Args:
+            settings: settings of the port by name, such as ``residual``.
+        """
         return True
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
-        """Build the port of class ``kind`` with the given backward."""
+        """Return a new model of the port.
+
+        Args:
+            kind: class of the model.
+            keys: the model's configuration.
+            backward: name of the backward, one of :attr:`backwards`.
+        """
         settings = {key: self.port[key] for key in family(self.family).settings if key in self.port}
         return kind(part(self.family, "config").CONFIG_CLASS(**{**keys, **settings}))
 
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Replace the port's constants by the reference's and return the port's own by name."""
+        """Replace the port's constants by the reference's, and return the port's own constants by name."""
         return {}
 
     def named_draws(self, draw_tensors: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
+        """Return recorded draws as a source of draws, by the names of this project's modules."""
         return RecordedDraws(draw_tensors, self.rates, ModuleStack(), *arguments)
 
     def run(self, measure: Measure, with_hooks: bool = True) -> None:
-        """Run the step; without hooks, it skips the outputs that training skips. See :meth:`.step.Step.run`."""
+        """Run forward and backward, and measure the tensors as :meth:`.step.Step.run` does.
+
+        Without hooks, the model also skips the outputs that it skips in training.
+
+        Args:
+            measure: called with the name and value of each tensor.
+            with_hooks: whether to measure the modules' outputs, too; otherwise only the loss and the gradients.
+        """
         if self.is_narrowed:
             self.model.leaves_out_unread = not with_hooks
         super().run(measure, with_hooks)
@@ -126,6 +150,10 @@ class PortedStep(Step):
 
     @contextlib.contextmanager
     def apply_draws(self, draws: RecordedDraws) -> Iterator[None]:
+        """Inside the ``with`` block the model uses these draws and choices.
+
+        The products in ``lowered`` are computed in bfloat16.
+        """
         with (
             precision.cast_to_bfloat16(self.lowered),
             randomness.use_rng(draws),
@@ -135,6 +163,7 @@ class PortedStep(Step):
             yield
 
     def places(self) -> dict[str, Place]:
+        """Return the source locations of the modules, the head, the padding code and the training code."""
         from toolkit.parity.candidate import training  # it imports the Trainer and pandas
 
         return {
@@ -145,19 +174,24 @@ class PortedStep(Step):
         }
 
     def facts(self) -> CandidateFacts:
+        """Return the epsilon of each layer norm of the port."""
         norms = {name: layer for name, layer in self.model.named_sublayers() if isinstance(layer, nn.LayerNorm)}
         return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
+        """Return the batch of each evaluation by the evaluation's name (:func:`.evaluation.build_batches`)."""
         return build_batches(self.batch, self.config, self.reads_without_padding, self.evaluated_unit())
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
+        """Return whether a batch has a label that counts, so that its evaluation has a loss."""
         return is_scored(batch)
 
     def parameter_names(self) -> list[str]:
+        """Return the names of all parameters."""
         return [name for name, _ in self.model.named_parameters()]
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the name and gradient of every parameter that has a gradient, in the reference's layout."""
         table = self.model.parameter_table
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
@@ -165,16 +199,27 @@ class PortedStep(Step):
                 yield name, weights.to_paddle(parameter.grad.numpy(), role)
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """Continue training after :meth:`run` with R64's gradients and the Trainer, for the job's number of updates."""
+        """Train for the job's number of updates with R64's gradients and the run's Trainer, and measure the results.
+
+        Args:
+            job: the job.
+            folder: job folder.
+            measure: called with the name and value of each tensor.
+            truth: R64's tensors by name, with its gradients.
+        """
         from toolkit.parity.candidate import training  # it imports the Trainer and pandas
 
         training.train_on(self, job, folder, measure, truth)
 
     def score_again(self, batch: Mapping[str, paddle.Tensor], output: Any, measure: Measure) -> None:
+        """Measure the scores of a batch without the outputs and the padding that the run's evaluations omit."""
         scored_again.evaluate(self, batch, output, measure)
 
     def merge(self, measure: Measure) -> None:
-        """Measure an adapted model's saved weights that the adapter changes or that a plain model lacks."""
+        """Measure the weights that an adapted model saves, if the adapter changes them or a plain model lacks them.
+
+        Nothing is measured if the model has no adapter.
+        """
         if self.model.adapter is None:
             return
         plain = part(self.model.config.model_type, "weights").parameters(self.config, self.model.head)
@@ -183,10 +228,13 @@ class PortedStep(Step):
                 measure(f"merged:{name}", value)
 
     def generate(self) -> None:
-        """Compute a few tokens, if generation has separate compiled loops, so that these are tried, too."""
+        """Generate a few tokens if the family has compiled loops for generation, so that these are recorded, too."""
 
     def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the parameter gradients of one step without hooks, with the port's own draws and choices."""
+        """Yield the parameter gradients of one step without hooks, with the port's own draws and choices.
+
+        Each is a pair of the name ``gradient:PARAMETER`` and the value.
+        """
         with precision.cast_to_bfloat16(self.lowered):
             self.model(**self.batch).loss.backward()
         for name, parameter in self.model.named_parameters():
@@ -194,4 +242,5 @@ class PortedStep(Step):
                 yield f"gradient:{name}", parameter.grad.numpy()
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the name and value of each parameter that the job has weights for, in the reference's layout."""
         return (pair for pair in weights.dump(self.model) if pair[0] in self.given_weights)

@@ -1,4 +1,4 @@
-"""The reference's random draws, handed to the port by name."""
+"""R64's random draws and discrete choices, which the port replays by name."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 
 class RecordedDraws:
-    """The reference's draws as a source for :mod:`models.operations.randomness`. The port's requests and choices
-    are sent to the comparator. A draw that the reference lacks is filled in, and its effect shows.
+    """A source of draws that returns R64's draws by name, and sends the port's requests and choices to the comparator.
+
+    It can replace any source of :mod:`models.operations.randomness`. If R64 lacks a draw, another is returned, and the
+    comparator reports the request.
 
     Args:
-        stack: names the draws by the module that is running.
-        order: by kind, the ordered names of an earlier run of the same model, which name the draws if no module has
-            hooks; None if ``stack`` names them.
+        tensors: R64's draws and choices by name.
+        rates: rates of R64's dropout masks by name.
+        stack: names each draw after the module that is running.
+        sender: sending end of the pipe to the comparator; None to send nothing.
+        run: name of the run, such as ``training`` or ``evaluation``.
+        order: kind of draw -> names of the draws of an earlier run of the same model, in the order of the requests.
+            They name
+        the draws if no module has hooks. None if ``stack`` names them.
 
     Attributes:
-        order: by kind, the names in the order of the requests.
+        order: kind of draw -> names of the draws so far, in the order of the requests.
     """
 
     def __init__(
@@ -44,7 +51,11 @@ class RecordedDraws:
         self._named_before = None if order is None else {kind: list(names) for kind, names in order.items()}
 
     def name(self, kind: str) -> str:
-        """Return the reference's name of the next draw of a kind by the module that is running."""
+        """Return the reference's name of the next draw of a kind, such as ``dropout:encoder.layers.0``.
+
+        Args:
+            kind: kind of the draw, such as ``dropout``, ``normal`` or ``relu``.
+        """
         if self._named_before is not None:
             remaining_names = self._named_before.get(kind)
             return (
@@ -55,26 +66,41 @@ class RecordedDraws:
         return name
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+        """Return R64's dropout mask of the next name; a mask that keeps everything if R64 has none of this shape."""
         mask = self._find_draw(self.name("dropout"), shape, f"dropout of {p}", p)
         return paddle.ones(shape, "bool") if mask is None else paddle.to_tensor(mask).astype("bool")
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
+        """Return R64's normal numbers of the next name; new numbers if R64 has none of this shape."""
         numbers = self._find_draw(self.name("normal"), shape, "rotations")
         return paddle.randn(shape, dtype) if numbers is None else paddle.to_tensor(numbers).astype(dtype)
 
     def state(self) -> object:
+        """Return None: names repeat automatically when a block is computed again, so no state is needed."""
         return None
 
     def restore(self, state: object) -> None:
-        """Nothing to do: names repeat automatically when a block is computed again."""
+        """Do nothing: names repeat automatically when a block is computed again."""
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        """Output of a ReLU on ``x`` if R64 decides which inputs are positive. ``own`` is the ReLU's own output, whose
-        signs are sent. NaN shows in the output."""
+        """Return the output of a ReLU, with R64's decision on each input that R64 has with another sign.
+
+        The signs of the port's own output are sent. NaN remains in the output.
+
+        Args:
+            x: input of the ReLU.
+            own: output that the ReLU computes itself, of the same shape.
+        """
         return self.named_relu(self.name("relu"), x, own)
 
     def named_relu(self, name: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        """Return the output of :meth:`relu` for a draw with this name."""
+        """Return the output of a ReLU as :meth:`relu` does, for a choice with this name.
+
+        Args:
+            name: the reference's name of the choice, such as ``relu:encoder.layers.0``.
+            x: input of the ReLU.
+            own: output that the ReLU computes itself, of the same shape.
+        """
         positive, nan = own.numpy() > 0, np.isnan(x.numpy())
         self.sender.send_array("signs", name_in_run(self.run, name), np.where(nan, -1, positive).astype(np.int8))
         truth = self.tensors.get(name)
@@ -88,9 +114,13 @@ class RecordedDraws:
         return paddle.where(paddle.to_tensor(is_flipped), reference_output, own)
 
     def buckets(self, module: str, own: paddle.Tensor) -> paddle.Tensor:
-        """Send the port's buckets ``own`` of a module's vectors, and return the buckets to use.
+        """Send the port's hash buckets of a module's vectors, and return the buckets to use.
 
-        These are R64's if they have the same shape, otherwise ``own``.
+        These are R64's buckets if they have the same shape, otherwise ``own``.
+
+        Args:
+            module: path of the module.
+            own: buckets that the port computed.
         """
         name = str(TensorName("buckets", module))
         self.sender.send_array("buckets", name_in_run(self.run, name), own.numpy())
@@ -102,6 +132,16 @@ class RecordedDraws:
     def _find_draw(
         self, name: str, shape: Sequence[int], description: str, rate: float | None = None
     ) -> np.ndarray | None:
+        """Send the port's request for a draw, and return R64's draw; None if R64 has none like it.
+
+        A draw of R64 is returned only if it has the requested name and shape.
+
+        Args:
+            name: the reference's name of the draw.
+            shape: requested shape.
+            description: the draw in words for a message, such as ``dropout of 0.1``.
+            rate: rate of a dropout mask; None for other draws.
+        """
         request = DrawRequest(description, [int(size) for size in shape], None if rate is None else float(rate))
         self.sender.send_json("asked", request, name_in_run(self.run, name))
         value = self.tensors.get(name)

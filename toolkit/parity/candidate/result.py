@@ -1,7 +1,7 @@
-"""The port's computations in a gate: the step in each dtype, its own draws, loaded weights, new weights and tokens;
-and the same with each fault in force.
+"""The port's computations in a gate, without a fault and with each mutant in force.
 
-Nothing is measured here. All results are sent to the comparator (:mod:`toolkit.parity.job.handover`).
+They are the step in each dtype, the port's own draws, loaded weights, newly initialized weights and tokens. Nothing is
+measured here. All results are sent to the comparator (:mod:`toolkit.parity.job.handover`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ from toolkit.parity.mutants import Mutant, find_mutant
 
 
 def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
-    """Run the port in every dtype of the job, its mutants, and its tokenizer on the job's texts."""
+    """Run the port in every dtype of the job, its mutants, and its tokenizer, and send all results.
+
+    Args:
+        job: the job.
+        folder: job folder, with the reference's files.
+        sender: sending end of the pipe to the comparator.
+        kernels: not used.
+    """
     sender.begin()
     sender.send_json("tokens", tokens(job.tokenizer, job.model))  # while the reference still computes
     sender.send_json("tokenizer places", tokenizer_places(job.tokenizer, job.model))
@@ -42,7 +49,7 @@ def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
 
 
 def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
-    """Run the port with the whole model in memory, in every dtype, and its mutants."""
+    """Run the port with the whole model in memory, in every dtype, and with each mutant."""
     kind = step_class(job.model)
     early = issubclass(kind, PortedStep) and job.at_once
     if early:
@@ -67,7 +74,7 @@ def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
 
 
 def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> None:
-    """Send the results that do not need R64 while the reference computes R64, when processor time is free."""
+    """Send the results that do not need R64, while the reference computes R64 and leaves processor time free."""
     files.wait_for_reference(folder, "constants.safetensors")
     step = make_step(job, folder, job.dtypes[0])
     backwards = step.backwards
@@ -83,7 +90,14 @@ def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> Non
 
 
 def send_own_draws_and_loops(job: Job, folder: Path, sender: Sender, tries_loops: bool = True) -> None:
-    """Send the port's own random draws, and the outputs of its compiled loops in isolation."""
+    """Send the port's own random draws, and the outputs of its compiled loops in isolation.
+
+    Args:
+        job: the job.
+        folder: job folder.
+        sender: sending end of the pipe to the comparator.
+        tries_loops: whether to send the outputs of the loops, too.
+    """
     with loop_outputs.record_calls() as calls:
         generators.send_draws(job, folder, sender)
     if tries_loops:
@@ -108,7 +122,10 @@ def send_loaded_weights(job: Job, sender: Sender) -> None:
 
 
 def send_initial_values(job: Job, sender: Sender) -> None:
-    """Send some values of each parameter of a few new models (:meth:`.Samples.tensors`), as training makes them."""
+    """Send samples of the values of each parameter in a few newly initialized models (:meth:`.Samples.tensors`).
+
+    The parameters are initialized as in training.
+    """
     sender.send_json("new place", f"models/{job.model}/weights.py")
     config = part(job.model, "schema").resolve(job.config)
     models = (_new_model(job, config, job.seed + number) for number in range(NUM_MODELS))
@@ -116,7 +133,7 @@ def send_initial_values(job: Job, sender: Sender) -> None:
 
 
 def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
-    """Return the parameters of a new model, and of an adapter for it."""
+    """Return the parameters of a newly initialized model by name, and those that an adapter adds."""
     weights = part(job.model, "weights")
     new = weights.initial_weights(config, job.head, seed)
     if job.lora is None:
@@ -134,11 +151,17 @@ def send_dtype(
     sends_replays: bool = True,
     checks_hooks: bool = True,
 ) -> None:
-    """Run the step in ``dtype`` as training will, then without hooks, in evaluation mode, on for a few updates, and
-    with its other backward.
+    """Run everything that is compared in one dtype, and send the tensors.
+
+    These are the step with hooks as in training, the step without hooks, the evaluations, a few updates, and the step
+    with the other backward.
 
     Args:
-        truth: R64's gradients, which make the updates.
+        job: the job.
+        folder: job folder, with the reference's files.
+        sender: sending end of the pipe to the comparator.
+        truth: R64's tensors by name; the updates use its gradients.
+        dtype: ``float64``, ``float32`` or ``bfloat16``.
         sends_replays: whether to call :func:`send_replays`.
         checks_hooks: whether to run the step without hooks.
     """
@@ -146,6 +169,7 @@ def send_dtype(
     step.sender = sender
 
     def tensor(name: str, value: np.ndarray) -> None:
+        """Send a tensor of the step, an evaluation or an update."""
         sender.send_array("tensor", name, value)
 
     step.run(tensor)
@@ -172,11 +196,19 @@ def send_dtype(
 
 
 def send_replays(backwards: tuple[str, str], job: Job, folder: Path, sender: Sender, dtype: str) -> None:
-    """Send the gradients of two backwards, with the port's own generator for the draws.
+    """Send the gradients of both backwards with the port's own random draws.
 
-    Recorded draws repeat by name whatever the port does; here only a port that replays its generator gives equal
-    gradients. Its streams lose nothing in the backward. Plain streams lose digits, and a ReLU sign that flips
-    because of that does not indicate a fault of the generator. A port with one backward makes it twice.
+    Recorded draws repeat by name in any port. Here only a port that replays its generator in the recomputing backward
+    gives equal gradients. The residual streams are wide, which lose nothing in the backward. Plain streams lose digits,
+    and a ReLU sign that flips because of that does not indicate a fault of the generator. A port with a single backward
+    runs it twice.
+
+    Args:
+        backwards: names of the two backwards (:attr:`.step.Step.backwards`).
+        job: the job.
+        folder: job folder.
+        sender: sending end of the pipe to the comparator.
+        dtype: ``float64``, ``float32`` or ``bfloat16``.
     """
     job = replace(job, port={key: value for key, value in job.port.items() if key != "residual"})
     kinds = ("own plain", "own again") if backwards[0] == PLAIN else ("own again", "own plain")
@@ -199,13 +231,26 @@ def needs_replays(mutant: Mutant) -> bool:
 
 
 def needs_draws(mutant: Mutant) -> bool:
-    """Return whether a trial of a fault looks at the port's own draws: they may show the fault, or they run a loop
-    that has it, or it is a harmless change, which no part of a gate may show."""
+    """Return whether the trial of a mutant includes the port's own draws.
+
+    It does if the draws may show the fault, if they run a compiled loop that has the fault, or if the change is
+    harmless and no part of a gate may report it.
+    """
     return mutant.draws or mutant.dtype == "float32" or bool(mutant.harmless)
 
 
 def send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
-    """Send the result with a fault in force, in the dtype that shows the fault, or the error that the port raises."""
+    """Send the port's results with a mutant in force, or the error that the port raises.
+
+    Only the part of the gate and the dtype that can show the fault are run.
+
+    Args:
+        job: the job.
+        folder: job folder, with the reference's files.
+        sender: sending end of the pipe to the comparator.
+        truth: R64's tensors by name.
+        name: name of the mutant.
+    """
     mutant = find_mutant(name)
     job = replace(job, port={**job.port, **mutant.settings}, brief=job.brief or job.pair is not None)
     sender.begin(name)

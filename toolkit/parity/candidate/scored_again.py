@@ -1,5 +1,8 @@
-"""Scores of a batch as the run's evaluations compute them: without outputs of the last layer that the head does not
-read, and without padding that does not change a text's scores."""
+"""Scores of a batch as the run's evaluations compute them, with less work than a plain forward.
+
+The evaluations skip outputs of the last layer that the head does not read, and padding that does not change the scores
+of a text.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,13 @@ if TYPE_CHECKING:
 
 
 def evaluate(step: Step, batch: Mapping[str, paddle.Tensor], output: Any, measure: Measure) -> None:
-    """Measure the scores of a batch again, once for each thing that the run's evaluations leave out, cumulatively.
+    """Measure the scores of a batch again, first without unread outputs and then also without padding.
 
     Args:
-        step: in evaluation mode.
-        batch: the evaluated batch.
-        output: the model's output for the batch, with nothing left out.
+        step: the port's step, with its model in evaluation mode.
+        batch: the evaluated batch by name.
+        output: the model's output for the batch, with nothing omitted.
+        measure: called with the name and value of each tensor.
     """
     scores = scores_of(output)
     with _as_in_a_run(step):
@@ -42,7 +46,7 @@ def evaluate(step: Step, batch: Mapping[str, paddle.Tensor], output: Any, measur
 
 @contextlib.contextmanager
 def _as_in_a_run(step: Step) -> Iterator[None]:
-    """Inside the ``with`` block the model skips outputs that its head does not read, if it ever does."""
+    """Inside the ``with`` block the model skips outputs that its head does not read, if it can skip any."""
     if not step.is_narrowed:
         yield
         return
@@ -54,7 +58,13 @@ def _as_in_a_run(step: Step) -> Iterator[None]:
 
 
 def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int]) -> dict[str, np.ndarray]:
-    """Compute the scores of a batch of some rows of the evaluated batch, or of prefixes of their texts."""
+    """Return the scores of a batch by name.
+
+    Args:
+        step: the port's step.
+        batch: some rows of the evaluated batch, or prefixes of their texts.
+        rows: indices of these rows in the evaluated batch.
+    """
     recorded_draws = step.recorded_of(WHOLE, rows, batch["input_ids"].shape[1])
     with paddle.no_grad(), step.replay_draws(lambda *_: None, WHOLE, recorded_draws=recorded_draws):
         return scores_of(step.compute(batch))
@@ -63,8 +73,16 @@ def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int])
 def _without_padding(
     step: Step, batch: Mapping[str, paddle.Tensor], scores: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return ``scores`` with those read of short texts replaced, from a batch of these alone that is cut as an
-    evaluation's is (:func:`toolkit.data.batches.trim_padding`)."""
+    """Return the scores of a batch by name, with the scores of short texts computed with less padding.
+
+    The short texts are evaluated as a separate batch, whose padding is cut as in an evaluation
+    (:func:`toolkit.data.batches.trim_padding`).
+
+    Args:
+        step: the port's step.
+        batch: the evaluated batch by name.
+        scores: scores of the batch with all padding, by name.
+    """
     all_scores = {name: value.copy() for name, value in scores.items()}
     if not (rows := rows_with_padding_to_spare(batch, step.model.config)):
         return all_scores
@@ -77,15 +95,23 @@ def _without_padding(
 
 
 def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) -> list[int]:
-    """Return the rows of a batch whose texts are short enough to be evaluated with less padding when alone."""
+    """Return the indices of the texts of a batch that an evaluation of the single text gives less padding."""
     whole = batch["input_ids"].shape[1]
     alone = [{name: batch[name][row : row + 1] for name in PADDING_ARRAYS} for row in range(len(batch["input_ids"]))]
     return [row for row, one in enumerate(alone) if trim_padding(one, config)["input_ids"].shape[1] < whole]
 
 
 def write_rows(scores: np.ndarray, target: np.ndarray, rows: Sequence[int], is_read: np.ndarray) -> None:
-    """Write the scores of some rows into ``target``: per text, (rows, L) into (B, L), or per token in ``is_read``,
-    (rows, length, ...) into (B, T, ...)."""
+    """Write the scores of some texts into the scores of the whole batch.
+
+    Scores of tokens are written only where ``is_read`` is True.
+
+    Args:
+        scores: scores of the texts, (rows, L) for each text or (rows, length, ...) for each token.
+        target: scores of the batch, which are changed: (B, L) or (B, T, ...).
+        rows: indices of the texts in the batch.
+        is_read: mask of the tokens that are not padding, bool (rows, length).
+    """
     if scores.shape[:2] != is_read.shape:
         target[rows] = scores
         return

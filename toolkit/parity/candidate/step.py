@@ -1,4 +1,4 @@
-"""One train-mode step of the port, in a dtype, with the reference's draws."""
+"""One train-mode step of the port in one dtype, with R64's random draws and discrete choices."""
 
 from __future__ import annotations
 
@@ -23,52 +23,62 @@ from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.evaluation import TRAINING, WHOLE, name_in_run
 from toolkit.parity.measure.naming import ModuleStack
 
-#: Called with the name and value of each computed tensor, to send it; it is measured in the comparator.
+#: Function that is called with the name and value of each computed tensor. It sends the tensor to the comparator, which
+#: measures it.
 Measure = Callable[[str, np.ndarray], None]
-#: Called after a module with its path, the name of its output, itself and the output. A value that it returns
-#: replaces the output.
+#: Function that is called after each module with the module's path, the name of its output (``output:PATH#CALL``), the
+#: module and the output. A returned value other than None replaces the output.
 OnLeave = Callable[[str, str, nn.Layer, Any], Any]
-#: Called before a module with its first argument; returns its replacement.
+#: Function that is called before each module with the module's first argument, and returns its replacement.
 OnEnter = Callable[[Any], Any]
-#: The backward among :attr:`Step.backwards` that recomputes nothing.
+#: Name of the backward that recomputes nothing: plain autograd with stored activations. See :attr:`Step.backwards`.
 PLAIN = "autograd"
 
 
 class CallWatch(Protocol):
-    """Receives events of a run for the calls that :meth:`Step.watched_calls` sends."""
+    """Interface of an object that records the calls of Paddle's functions in a run (:meth:`Step.watched_calls`)."""
 
     def pause(self) -> contextlib.AbstractContextManager[None]:
-        """Inside the ``with`` block no call is sent."""
+        """Inside the ``with`` block no call is recorded."""
 
     def note(self, name: str, value: paddle.Tensor) -> None:
-        """Note the call that computed a tensor."""
+        """Record the call that computed the tensor ``value`` under the tensor's name."""
 
     def copy_source(self, value: paddle.Tensor, source: paddle.Tensor) -> None:
         """Record that ``value`` comes from the same call as ``source``."""
 
 
 def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:
-    """Return the step of the job's family."""
+    """Return a new step of the job's family or pair.
+
+    Args:
+        job: the job.
+        folder: job folder, with the reference's files.
+        dtype: ``float64``, ``float32`` or ``bfloat16``.
+        backward: name of the backward, one of :attr:`Step.backwards`; None for the first.
+    """
     return step_class(job.model)(job, folder, dtype, backward)
 
 
 def step_class(model: str) -> type[Step]:
-    """Return the class of a family's steps."""
+    """Return the class of the steps of a family or pair, given its name."""
     return family_part(model, "candidate").STEP
 
 
 class Step:
-    """A port with the job's weights and batch: one of the families here (:class:`.ported.PortedStep`), or a user's.
+    """A port with the job's weights and batch: a port of this project (:class:`.ported.PortedStep`) or a user's port.
 
     Attributes:
         model: the port.
-        batch: the job's, as tensors.
+        batch: the job's batch, as Paddle tensors by name.
         dtype: ``float64``, ``float32``, or ``bfloat16``, which is float32 except for the products in ``lowered``.
-        backwards: ways to compute the gradients, including :data:`PLAIN`; training uses the first.
-        sender: receives the draws that a run asks for, and its choices.
-        recorded_draws: R64's draws, by run and name.
+        backwards: names of the two ways to compute the gradients, including :data:`PLAIN`; training uses the first.
+        lowered: kinds of products that are computed in bfloat16.
+        brief: whether the comparison is the reduced comparison of a large model.
+        sender: sending end of the pipe; it gets the run's requests for draws and its choices.
+        recorded_draws: R64's draws and choices, by run and name.
         rates: rates of R64's dropout masks, by name.
-        constants: by name, the port's own constants before the reference's replace them.
+        constants: the port's own constants by name, which the reference's constants have replaced in the model.
     """
 
     model: nn.Layer
@@ -80,22 +90,25 @@ class Step:
     recorded_draws: Mapping[str, Mapping[str, np.ndarray]]
     rates: Mapping[str, float]
     constants: dict[str, np.ndarray]
-    #: The module whose output is the embedded input.
+    #: Path of the module whose output is the embedded input.
     embedded = ""
-    #: Whether the run evaluates texts without the padding that changes nothing.
+    #: Whether the run's evaluations omit padding that does not change the scores.
     reads_without_padding = False
-    #: Whether the model, in evaluation, skips outputs of its last layer that its head does not read.
+    #: Whether the model, in evaluation, can skip outputs of its last layer that its head does not read.
     is_narrowed = False
-    #: Whether the step is a forward in evaluation mode, and trains nothing.
+    #: Whether the step is only a forward in evaluation mode, without gradients and updates.
     forward_only = False
     sender = Sender(None)
     _order: Mapping[str, Sequence[str]] | None = None
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
-        """
+        """Build the port and load the job's weights into it.
+
         Args:
+            job: the job.
             folder: job folder, with the reference's files.
-            backward: one of :attr:`backwards`; by default the first.
+            dtype: ``float64``, ``float32`` or ``bfloat16``.
+            backward: name of the backward, one of :attr:`backwards`; None for the first.
         """
         raise NotImplementedError
 
@@ -103,11 +116,15 @@ class Step:
     def replay_draws(
         self, on_leave: OnLeave, run: str = TRAINING, on_enter: OnEnter | None = None, **options: Any
     ) -> Iterator[RecordedDraws]:
-        """Inside the ``with`` block the model draws and chooses as R64 did in that run, with hooks
-        (:func:`watch`). With an ``order`` of draws, no layer has a hook.
+        """Inside the ``with`` block the model replays R64's draws and choices of a run.
+
+        The block gets the source of the draws. Hooks call functions before and after each module. With an ``order`` of
+        draws in ``options``, no module has a hook.
 
         Args:
-            on_leave, on_enter: functions called after and before each module, as in :func:`watch`.
+            on_leave: function called after each module, as in :func:`watch`.
+            run: name of the run, such as ``training`` or ``evaluation``.
+            on_enter: function called before each module, as in :func:`watch`; None for no function.
             options: keyword arguments of :meth:`draws_of`.
         """
         draws = self.draws_of(run, **options)
@@ -125,67 +142,102 @@ class Step:
         sender: Sender | None = None,
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> RecordedDraws:
-        """Return ``recorded_draws``, or by default R64's draws of a run, as a source of draws."""
+        """Return R64's draws of a run, as a source of draws for the model.
+
+        Args:
+            run: name of the run, such as ``training`` or ``evaluation``.
+            recorded_draws: draws by name to use instead of R64's draws of the run.
+            sender: sending end of the pipe for requests and choices; None to send nothing.
+            order: names of the draws of an earlier run, as in :class:`.RecordedDraws`; None to name them by modules.
+        """
         return self.named_draws(
             self.recorded_draws[run] if recorded_draws is None else recorded_draws, sender, run, order
         )
 
     @staticmethod
     def leaks() -> list[str]:
-        """Return the places where float64 steps would lose precision."""
+        """Return the source lines of the port that would have left float64 in a float64 step."""
         return []
 
     @staticmethod
     def limited_lines() -> list[str]:
-        """Return the port's lines whose losses are compared without the limit of Paddle's kernels."""
+        """Return the source lines whose losses are compared without a limit that Paddle's kernels have.
+
+        The limit is described by the note ``limited-loss`` of :data:`toolkit.parity.judge.notes.TEXTS`.
+        """
         return []
 
     def named_draws(self, recorded_draws: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
-        """Return draws by the port's names; the arguments are the last of :class:`.RecordedDraws`."""
+        """Return a source of draws that names them after the port's modules.
+
+        Args:
+            recorded_draws: draws and choices by the reference's names.
+            arguments: the arguments ``sender``, ``run`` and ``order`` of :class:`.RecordedDraws`.
+        """
         raise NotImplementedError
 
     def apply_draws(self, draws: RecordedDraws) -> contextlib.AbstractContextManager[None]:
-        """Inside the ``with`` block the model uses these draws and choices."""
+        """Inside the ``with`` block the model takes its random draws and discrete choices from ``draws``."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def apply_choices(self, draws: RecordedDraws) -> Iterator[None]:
-        """Inside the ``with`` block, send the port's discrete choices and use R64's."""
+        """Inside the ``with`` block, the port's discrete choices are sent, and R64's are used in the model."""
         yield
 
     def watched_calls(
         self, draws: RecordedDraws, sender: Sender
     ) -> contextlib.AbstractContextManager[CallWatch | None]:
-        """Inside the ``with`` block, send every call of a function of Paddle. If the port marks its
-        operations, nothing is sent."""
+        """Inside the ``with`` block, every call of one of Paddle's functions is sent.
+
+        Nothing is sent for a port of this project, which marks its operations itself.
+
+        Args:
+            draws: source of the draws, which knows the running module.
+            sender: sending end of the pipe to the comparator.
+        """
         return contextlib.nullcontext()
 
     def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
-        """Return R64's draws and choices in a run, for the first ``length`` tokens of some rows of the batch."""
+        """Return R64's draws and choices of a run for some texts of the batch, cut to a length.
+
+        Args:
+            run: name of the run, such as ``evaluation``.
+            rows: indices of the texts in the batch.
+            length: number of tokens of each text.
+        """
         return self.recorded_draws[run]
 
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
-        """Return the tensors to compare if a module's output is not a tensor or tuple of tensors; otherwise None."""
+        """Return the tensors to compare by name, if a module's output is not a tensor or a tuple of tensors.
+
+        The result is None if the output is one of these, so that its first tensor is compared.
+
+        Args:
+            name: path of the module.
+            layer: the module.
+            output: output of the module.
+        """
         return None
 
     def places(self) -> dict[str, Place]:
-        """Return the places of the port's modules, and the other places by tensor name, kind or verdict."""
+        """Return the source locations of the port's modules by path, and others by tensor name, kind or verdict."""
         raise NotImplementedError
 
     def facts(self) -> CandidateFacts:
-        """Return other facts of the port for the verdict."""
+        """Return the properties of the port that are not tensors, such as the epsilons of its norms."""
         raise NotImplementedError
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
-        """Return the model's output, with its ``loss`` if there are labels."""
+        """Return the model's output for a batch by name; it has a ``loss`` if there are labels."""
         return self.model(**inputs)
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
-        """Return the batch of each evaluation, by its name."""
+        """Return the batch of each evaluation, as tensors by name, by the evaluation's name."""
         raise NotImplementedError
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
-        """Return whether an evaluation has a loss."""
+        """Return whether the evaluation of a batch has a loss."""
         raise NotImplementedError
 
     def parameter_names(self) -> list[str]:
@@ -197,28 +249,56 @@ class Step:
         raise NotImplementedError
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the port's value of each parameter that it was given, in the reference's layout."""
+        """Yield the name and value of each parameter that the job has weights for, in the reference's layout."""
         raise NotImplementedError
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """Continue training after :meth:`run` with R64's gradients, for the job's number of updates."""
+        """Train for the job's number of updates with R64's gradients, and measure the results.
+
+        Args:
+            job: the job.
+            folder: job folder.
+            measure: called with the name and value of each tensor.
+            truth: R64's tensors by name, with its gradients.
+        """
         raise NotImplementedError
 
     def laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Return an output of the port in the reference's layout."""
+        """Return a tensor of the port in the reference's layout.
+
+        Args:
+            name: the reference's name of the tensor.
+            value: the tensor in the port's layout.
+        """
         return value
 
     def in_own_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        """Return an output of the reference in the port's layout, of this shape."""
+        """Return a tensor of the reference in the port's layout.
+
+        Args:
+            name: the reference's name of the tensor.
+            value: the tensor in the reference's layout.
+            shape: shape of the port's tensor.
+        """
         return value.reshape(shape)
 
     def name_of(self, call_name: str) -> str:
-        """Return the reference's name for a name of a port's module; the ports of this project share the names."""
+        """Return the reference's name of a tensor, given the name with the port's module path.
+
+        The ports of this project have the reference's paths.
+        """
         return call_name
 
     def run(self, measure: Measure, with_hooks: bool = True) -> None:
-        """Run forward and backward. Without ``with_hooks``, measure only the loss and the gradients. If the step
-        has run with hooks before, no layer has a hook then, as in training."""
+        """Run forward and backward, and measure the outputs, scores, loss and gradients.
+
+        If the step has run with hooks before, a run without hooks has no hook on any layer, as in training.
+
+        Args:
+            measure: called with the name and value of each tensor.
+            with_hooks: whether to measure the modules' outputs and the scores; otherwise only the loss and the
+                gradients.
+        """
         self.embedded_output = None
         self.start()
         self.model.clear_gradients()
@@ -234,22 +314,28 @@ class Step:
         self._measure_gradients(measure)
 
     def start(self) -> None:
-        """Put the model into the mode of the step."""
+        """Set the model to train mode, or to evaluation mode for a step that is only a forward."""
         self.model.eval() if self.forward_only else self.model.train()
 
     def backward(self, output: Any, measure: Callable[[str, np.ndarray], object]) -> None:
-        """Measure the loss and compute the gradients."""
+        """Measure the loss of a model's output, and compute the gradients of all parameters.
+
+        Args:
+            output: output of the model.
+            measure: called with the name ``loss`` and its value.
+        """
         if output.loss is not None:
             measure("loss", output.loss.numpy())
         if not self.forward_only:
             output.loss.backward()
 
     def evaluate(self, measure: Measure) -> None:
-        """Run the model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`)."""
+        """Run all evaluations of :mod:`toolkit.parity.measure.evaluation`, and measure outputs, scores and losses."""
         self.model.eval()
         for run, batch in self.evaluations().items():
 
             def measure_of_run(name: str, value: np.ndarray, run: str = run) -> None:
+                """Measure a tensor under its name in the run, such as ``evaluation/logits``."""
                 measure(name_in_run(run, name), value)
 
             self.recording = True
@@ -268,15 +354,27 @@ class Step:
         self.model.train()
 
     def score_again(self, batch: Mapping[str, paddle.Tensor], output: Any, measure: Measure) -> None:
-        """Measure the scores of a batch as the run's evaluations compute them, if these leave anything out."""
+        """Measure the scores of a batch as the run's evaluations compute them, if they omit outputs or padding.
+
+        Args:
+            batch: the evaluated batch by name.
+            output: the model's output for the batch, with nothing omitted.
+            measure: called with the name and value of each tensor.
+        """
 
     def merge(self, measure: Measure) -> None:
-        """Measure the weights of an adapted model as they are saved."""
+        """Measure the weights that an adapted model saves, as ``merged:PARAMETER``."""
 
     def decode(self, measure: Measure) -> None:
-        """Measure the scores of tokens decoded one by one, with cached keys and values if the model has a cache."""
+        """Measure the scores of tokens that are decoded one by one, with the model's cache if it has one."""
 
     def _on_leave(self, measure: Measure | None) -> OnLeave:
+        """Return a function that keeps the embedded input for its gradient, and measures each module's output.
+
+        Args:
+            measure: called with the name and value of each output; None to measure no outputs.
+        """
+
         def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
             if name == self.embedded and self.embedded_output is None and not output.stop_gradient:
                 self.embedded_output = output
@@ -295,6 +393,7 @@ class Step:
         return on_leave
 
     def _measure_gradients(self, measure: Measure) -> None:
+        """Measure the gradients of the embedded input and of the parameters, as ``gradient:NAME``."""
         if self.embedded_output is not None and self.embedded_output.grad is not None:
             measure(f"gradient:{self.embedded}", self.embedded_output.grad.numpy())
         for name, value in self.parameter_gradients():
@@ -302,12 +401,17 @@ class Step:
 
 
 def ignore(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
-    """Measure nothing of a module's output."""
+    """Do nothing with a module's output: an :data:`OnLeave` for a run whose outputs are not measured."""
 
 
 @contextlib.contextmanager
 def apply_signs(model: nn.Layer, draws: RecordedDraws) -> Iterator[None]:
-    """Inside the ``with`` block R64 decides which inputs of a ReLU are positive."""
+    """Inside the ``with`` block R64 decides the sign of each ReLU input.
+
+    Args:
+        model: the model, whose ReLU layers are changed.
+        draws: source of draws with R64's signs.
+    """
     layers = [layer for layer in model.sublayers(include_self=True) if isinstance(layer, nn.ReLU)]
     for layer in layers:
         layer.forward = lambda x, plain=layer.forward: draws.relu(x, plain(x))
@@ -322,14 +426,19 @@ def apply_signs(model: nn.Layer, draws: RecordedDraws) -> Iterator[None]:
 def watch(
     model: nn.Layer, stack: ModuleStack, on_leave: OnLeave, prefix: str = "", on_enter: OnEnter | None = None
 ) -> Iterator[None]:
-    """Inside the ``with`` block ``stack`` knows which module is running.
+    """Inside the ``with`` block, ``stack`` knows the running module, and functions are called around each module.
 
     Args:
-        prefix: the path of ``model`` in the whole model; "" for the whole.
-        entered: called before each module, for its input.
+        model: the model, or a part of it.
+        stack: names draws and outputs after the module that is running.
+        on_leave: function called after each module (:data:`OnLeave`).
+        prefix: path of ``model`` in the whole model; empty if it is the whole model.
+        on_enter: function called before each module with its first argument (:data:`OnEnter`); None for no function.
     """
 
     def on_entering(names: Sequence[str]) -> Callable[[nn.Layer, tuple], tuple | None]:
+        """Return a hook that runs before a module with these paths."""
+
         def hook(layer: nn.Layer, args: tuple) -> tuple | None:
             stack.enter(stack.choose_name(names))
             if on_enter is None or not args:
@@ -355,7 +464,12 @@ def watch(
 
 
 def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
-    """Return all paths of every layer within the model, the model itself first."""
+    """Return all paths of every layer within the model, the model itself first; a shared layer has several.
+
+    Args:
+        model: the model, or a part of it.
+        prefix: path of ``model`` in the whole model; empty if it is the whole model.
+    """
     paths: dict[nn.Layer, list[str]] = {}
 
     def visit(layer: nn.Layer, path: str) -> None:
@@ -368,12 +482,18 @@ def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
 
 
 def values_of(tensor: paddle.Tensor) -> np.ndarray:
-    """Return the current values of a tensor, not copied if in host memory: the largest take 2.5 GB."""
+    """Return the values of a tensor, without a copy if it is in host memory.
+
+    The largest tensors take 2.5 GB.
+    """
     return np.from_dlpack(tensor.detach()) if is_on_cpu(tensor) else tensor.numpy()
 
 
 def first_tensor(output: Any) -> paddle.Tensor | None:
-    """Return the tensor that represents a module's output: itself, or the first of a tuple or model output."""
+    """Return the first tensor of a module's output, which represents it; None for an output without tensors.
+
+    An output that is a tensor represents itself.
+    """
     if isinstance(output, paddle.Tensor):
         return output
     return next((value for value in parts_of(output) if isinstance(value, paddle.Tensor)), None)

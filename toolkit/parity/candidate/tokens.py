@@ -1,4 +1,4 @@
-"""The output of the port's tokenizers for texts."""
+"""The results of the port's tokenizers for the job's texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolkit.parity.job.family import ported
 from toolkit.parity.job.job import Job, TokenizerJob
 from toolkit.parity.job.results import CandidateResult, Place, Tokens
 
-#: Method that makes each compared result.
+#: Compared result of a tokenizer (an attribute of :class:`.results.Tokens`) -> method of the port that computes it.
 METHODS = {
     "ids": "encode_batch",
     "decoded": "decode",
@@ -20,19 +20,25 @@ METHODS = {
     "left": "__call__",
     "offsets": "encode_with_offsets",
 }
-#: Of a longer text a report shows only what stands around the difference.
+#: Number of characters up to which a report shows a whole text. Of a longer text it shows the part around the
+#: difference.
 LONG_TEXT = 60
 
 
 def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -> CandidateResult:
-    """Run only the tokenizer and return its tokens."""
+    """Run only the tokenizer, and return its tokens and source locations."""
     return CandidateResult(
         tokens=tokens(job.tokenizer, job.model), tokenizer_places=tokenizer_places(job.tokenizer, job.model)
     )
 
 
 def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
-    """Return the output of the port's tokenizer for every text of the job; None without a tokenizer to compare."""
+    """Return the port's tokens of every text of the job; None if no tokenizer is compared.
+
+    Args:
+        job: the tokenizer and the texts; None without a tokenizer to compare.
+        model: name of the family, such as ``reformer``.
+    """
     if job is None:
         return None
     kind, reader = _tokenizer(job, model)
@@ -44,7 +50,14 @@ def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
 
 
 def tokenizer_places(job: TokenizerJob | None, model: str) -> dict[str, Place]:
-    """Return the port's tokenizer method for each compared result, ``tokenizer:ids`` and so on."""
+    """Return the source location of the tokenizer method behind each result, by ``tokenizer:RESULT``.
+
+    Example of a key: ``tokenizer:ids``. The result is empty if no tokenizer is compared.
+
+    Args:
+        job: the tokenizer; None without a tokenizer to compare.
+        model: name of the family, such as ``reformer``.
+    """
     if job is None:
         return {}
     kind, _ = _tokenizer(job, model)
@@ -58,7 +71,14 @@ def tokenizer_places(job: TokenizerJob | None, model: str) -> dict[str, Place]:
 
 
 def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) -> Tokens:
-    """Padded to ``max_length``, if there is one."""
+    """Return all compared results of a tokenizer for a text, or the error that it raises.
+
+    Args:
+        tokenizer: the port's tokenizer.
+        text: the text.
+        max_length: length that the ids are padded to; 0 without padding.
+        offsets: whether to return the positions of the tokens in the text.
+    """
     spans = None
     try:
         ids = tokenizer.encode(text)
@@ -77,11 +97,12 @@ def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) 
 
 
 def _pad_text(tokenizer: Tokenizer, text: str, max_length: int, side: str) -> list[list[int]]:
+    """Return the ids and the attention mask of a text that is padded on one side, ``right`` or ``left``."""
     batch = tokenizer([text], max_length=max_length, padding="max_length", padding_side=side)
     return [batch["input_ids"][0].tolist(), batch["attention_mask"][0].tolist()]
 
 
 def _tokenizer(job: TokenizerJob, model: str) -> tuple[type[Tokenizer], str]:
-    """Return the port's class, and its method that reads the files."""
+    """Return the port's tokenizer class, and the name of its method that reads the tokenizer's files."""
     tokenizer_spec = next(one for one in ported(model).tokenizers if one.kind == job.kind)
     return getattr(part(model, "tokenizer"), tokenizer_spec.name), tokenizer_spec.reader

@@ -1,8 +1,8 @@
-"""Updates of the parameters, made by the Trainer's own loop as the run's recipe sets it up.
+"""Updates of the parameters by the run's own Trainer, with the settings of the run's recipe.
 
 Only the port's forward is replaced, by a function whose loss has R64's gradients (see
-:mod:`toolkit.parity.measure.updates`). The loop, accumulation, micro-batch weights, clipping, optimizer, weight decay,
-learning-rate schedule and its warm-up are the run's own.
+:mod:`toolkit.parity.measure.updates`). The run's own code does the rest: loop, accumulation, micro-batch weights,
+clipping, optimizer, weight decay, and learning-rate schedule with its warm-up.
 """
 
 from __future__ import annotations
@@ -33,15 +33,24 @@ from toolkit.recipe import recipe
 from toolkit.terminal.console import LiteralConsole
 from toolkit.training import optimizer, trainer
 
-#: The key of a batch that holds the indices of its examples.
+#: Key of the tensor in a batch that holds the indices of its examples.
 EXAMPLE = "example"
-#: Step so late that no evaluation comes.
+#: Number of steps between evaluations: so large that the Trainer never evaluates.
 NEVER = 10**9
 
 
 def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-    """Train a step's model for the job's number of updates. Measure the parameters after each, the learning rates of
-    the whole run, and the loss after the last update."""
+    """Train the model of a step for the job's number of updates, and measure the results.
+
+    These are the parameters after each update, the learning rates of the whole run, and the loss after the last update.
+
+    Args:
+        step: the port's step, whose model is trained.
+        job: the job.
+        folder: job folder.
+        measure: called with the name and value of each tensor.
+        truth: R64's tensors by name, with its gradients.
+    """
     labels = files.read_tensors(folder / "labels.safetensors")
     finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate", step.dtype == "bfloat16")
     terms = count_loss_terms(job.task, labels, job.class_weights)
@@ -60,7 +69,13 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
 
 
 def training_places(kind: str) -> dict[str, Place]:
-    """Return the places of the updates and of the learning-rate schedule, by the kind of the optimizer's tensors."""
+    """Return the source locations of the updates and of the learning-rate schedule, by kind of tensor.
+
+    Example: ``updated`` -> the place of the optimizer. :class:`.naming.TensorName` has the kinds.
+
+    Args:
+        kind: name of the optimizer, such as ``adamw``.
+    """
     loop = place_of_code("", trainer.Finetuner.training_step).where
     optimizer_places = ", ".join(
         place_of_code(kind, code).where for code in (optimizer.create, optimizer.OPTIMIZERS[kind])
@@ -79,7 +94,15 @@ def training_places(kind: str) -> dict[str, Place]:
 def make_finetuner(
     model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path, uses_mixed_precision: bool = False
 ) -> trainer.Finetuner:
-    """Make the trainer of a run's settings, silent; ``mixed`` for mixed precision."""
+    """Return the Trainer with a run's settings, without any output on the terminal.
+
+    Args:
+        model: the port's model.
+        job: the job, with the run's settings.
+        examples: training examples (:func:`examples_of`).
+        folder: folder for the Trainer's files.
+        uses_mixed_precision: whether the run trains with bfloat16 products.
+    """
     save_best = recipe_keys.TASK_KEYS[job.task]["train.save_best"]
     train = recipe_keys.Train(
         **asdict(job.training),
@@ -98,7 +121,11 @@ def make_finetuner(
 
 
 def examples_of(labels: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Return the examples of an update: each its labels, its other inputs, and its number."""
+    """Return the examples of an update as the Trainer reads them, each with its index (:data:`EXAMPLE`).
+
+    Args:
+        labels: labels and other inputs by key, (N, ...) each.
+    """
     count = len(next(iter(labels.values())))
     return [{EXAMPLE: np.array(row), **{key: value[row] for key, value in labels.items()}} for row in range(count)]
 
@@ -111,17 +138,20 @@ def apply_gradients(
     finetuner: trainer.Finetuner,
     on_micro_batch: Callable[[Mapping[str, np.ndarray]], None],
 ) -> Iterator[None]:
-    """Inside the ``with`` block the model's loss on a micro-batch has given gradients.
+    """Inside the ``with`` block the model's loss on a micro-batch has gradients that are scaled from R64's.
 
     Args:
+        model: the port's model, whose forward is replaced.
         truth: R64's tensors by name, with its gradients.
         terms: number of loss terms of each example, or its class weight, (N,); see :func:`.updates.count_loss_terms`.
-        on_micro_batch: called with each micro-batch.
+        finetuner: the Trainer, which knows the number of the update and the optimizer.
+        on_micro_batch: called with each micro-batch, as NumPy arrays by key.
     """
 
     table = model.parameter_table  # the property builds it on each access
 
     def forward(**batch: paddle.Tensor) -> Any:
+        """Return a loss whose gradient is the gradient of an update for the examples in this micro-batch."""
         on_micro_batch({key: value.numpy() for key, value in batch.items()})
         present = np.zeros(len(terms))
         np.add.at(present, batch[EXAMPLE].numpy(), 1)
@@ -144,7 +174,7 @@ def apply_gradients(
 
 
 def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
-    """Return the learning rates of the updates of :func:`.updates.pick_updates` by the schedule: float64 (N,)."""
+    """Return the schedule's learning rates of the updates of :func:`.updates.pick_updates`, float64 (N,)."""
     rates = []
     for update in pick_updates(max_steps):
         finetuner.lr_scheduler.step(update - 1)
@@ -153,7 +183,16 @@ def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
 
 
 class _ForwardInputs(trainer.TrainerCallback):
-    """Measures the inputs that each update's forwards received for its examples (:func:`.updates.clean_examples`)."""
+    """Callback that measures the inputs of each example in each update, as the model's forward received them.
+
+    The comparable form is described in :func:`.updates.clean_examples`.
+
+    Args:
+        examples: inputs that the examples should have, by key, (N, ...) each.
+        terms: number of loss terms of each example, (N,).
+        truth: R64's tensors by name; only inputs that it has are measured.
+        measure: called with the name and value of each tensor.
+    """
 
     def __init__(
         self, examples: Mapping[str, np.ndarray], terms: np.ndarray, truth: Mapping[str, np.ndarray], measure: Measure
@@ -165,19 +204,20 @@ class _ForwardInputs(trainer.TrainerCallback):
         self.inputs_by_name: dict[str, np.ndarray] = {}
 
     def note_batch(self, batch: Mapping[str, np.ndarray]) -> None:
-        """Record the inputs of a micro-batch's examples."""
+        """Record the inputs of the examples in a micro-batch, given the micro-batch's tensors by key."""
         for key in self.examples.keys() & batch.keys():
             rows = self.inputs_by_name.setdefault(key, np.full(self.examples[key].shape, -1, batch[key].dtype))
             rows[batch[EXAMPLE]] = batch[key]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Measure the recorded inputs after an update, and forget them."""
         for name, value in clean_examples(self.inputs_by_name, self.terms).items():
             self.measure(append_number(name, state.global_step), value)
         self.inputs_by_name.clear()
 
 
 class _AfterEachUpdate(trainer.TrainerCallback):
-    """Measures the parameters after each update, and ends the training after ``updates``."""
+    """Callback that measures the parameters after each update, and ends the training after ``updates``."""
 
     def __init__(self, finetuner: trainer.Finetuner, updates: int, measure: Measure) -> None:
         self.finetuner = finetuner
@@ -185,6 +225,7 @@ class _AfterEachUpdate(trainer.TrainerCallback):
         self.measure = measure
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Measure the parameters after an update, and stop the training after the last."""
         for name, value in weights.dump(self.finetuner.model):
             self.measure(append_number(f"updated:{name}", state.global_step), value)
         if isinstance(self.finetuner.optimizer, optimizer.Lion):
@@ -193,7 +234,11 @@ class _AfterEachUpdate(trainer.TrainerCallback):
         control.should_evaluate = control.should_save = False
 
     def _hand_on_moments(self, update: int) -> None:
-        """Measure Lion's moments: the parameters show only their signs."""
+        """Measure the moment of each parameter in the optimizer Lion: the parameters show only its sign.
+
+        Args:
+            update: number of the update, from 1.
+        """
         moments, table = self.finetuner.optimizer._accumulators["moment1"], self.finetuner.model.parameter_table
         for name, parameter in self.finetuner.model.named_parameters():
             if parameter.name in moments:
@@ -202,13 +247,14 @@ class _AfterEachUpdate(trainer.TrainerCallback):
 
 
 class _BeforeTheFirstUpdate(trainer.TrainerCallback):
-    """Measures the gradients that the optimizer gets in the first update, before clipping."""
+    """Callback that measures the gradients that the optimizer gets in the first update, before clipping."""
 
     def __init__(self, model: nn.Layer, measure: Measure) -> None:
         self.model = model
         self.measure = measure
 
     def on_optimizer_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Measure the accumulated gradient of each parameter before the first update."""
         if state.global_step:
             return
         table = self.model.parameter_table
