@@ -1,5 +1,8 @@
-"""``python -m toolkit.parity.comparator TASK JOB...``: measure the messages of the port's process on standard input,
-one job after another, and write the file of the task in each."""
+"""``python -m toolkit.parity.comparator TASK JOB...``: measure the messages of the port's process.
+
+The messages come on standard input, one job after another. The measurements are written to the file of the task in each
+job folder.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from toolkit.parity.job import files, worker
 from toolkit.parity.job.handover import Message, read_messages
 from toolkit.parity.job.job import Job
 
-#: The module that measures a task. Each has a ``Ledger(job, folder)``.
+#: Name of a task -> module of this package that measures it. Each module has a class ``Ledger(job, folder)``.
 MODULES = {
     files.RESULT: "result",
     "forced_input": "forced_input",
@@ -24,7 +27,12 @@ MODULES = {
 
 
 class Ledger(Protocol):
-    """Measurements of one job."""
+    """Interface of an object that collects the measurements of one job.
+
+    Args:
+        job: the job.
+        folder: job folder, with the reference's files.
+    """
 
     def __init__(self, job: Job, folder: Path) -> None: ...
 
@@ -32,11 +40,18 @@ class Ledger(Protocol):
         """Handle a message of the port's process."""
 
     def result(self) -> object:
-        """Content of the task's file."""
+        """Return the content of the task's JSON file."""
 
 
 def main(task: str, folder: Path) -> None:
-    """Measure one job; write no file if the port's process ends early, as that process reports its error."""
+    """Measure the messages of one job, and write the file of the task.
+
+    No file is written if the port's process ends early, since that process reports its error itself.
+
+    Args:
+        task: name of the task, such as ``result`` (:data:`MODULES`).
+        folder: job folder, with the reference's files.
+    """
     if not SOURCE.peek(1):
         os._exit(0)
     job = files.read_job(folder)
@@ -52,6 +67,7 @@ def main(task: str, folder: Path) -> None:
 
 
 def _ledger_of(job: Job, task: str, folder: Path) -> Ledger:
+    """Return the ledger that measures the task for this job."""
     name = "bitwise" if job.kernels is not None else "stages" if job.streamed else MODULES[task]
     return importlib.import_module(f"toolkit.parity.comparator.{name}").Ledger(job, folder)
 

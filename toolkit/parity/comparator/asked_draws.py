@@ -1,4 +1,4 @@
-"""The draws that the port asked for, compared with R64's draws."""
+"""Comparison of the draws that the port requested with R64's draws: name, shape and dropout rate."""
 
 from __future__ import annotations
 
@@ -13,26 +13,37 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import EVALUATIONS, TRAINING, name_in_run
 from toolkit.parity.measure.naming import TensorName
 
-#: Runs whose draws are compared.
+#: Runs whose draws are compared: the step and two evaluations.
 COMPARED_RUNS = (TRAINING, *EVALUATIONS)
-#: Kinds of draws that a port of this project must ask for.
+#: Kinds of draws that a port of this project must request if R64 has them.
 DRAW_KINDS = ("dropout", "normal")
 
 
 class ReferenceDraws(Protocol):
-    """R64's draws by run, and the rates of its dropout masks."""
+    """Interface of R64's draws by run, and of the rates of its dropout masks.
+
+    Attributes:
+        job: the job.
+    """
 
     job: Job
 
     @property
-    def draws(self) -> Mapping[str, TensorFile]: ...
+    def draws(self) -> Mapping[str, TensorFile]:
+        """R64's draws and choices, by run and name."""
+        ...
 
     @property
-    def rates(self) -> Mapping[str, float]: ...
+    def rates(self) -> Mapping[str, float]:
+        """The rates of R64's dropout masks, by name."""
+        ...
 
 
 class AskedDraws(MessageHandler):
-    """Draws asked for.
+    """Compares each draw that the port requests with R64's draw of the same name.
+
+    Args:
+        reference: R64's draws.
 
     Attributes:
         problems: description of each wrong request, by the draw's name.
@@ -45,6 +56,7 @@ class AskedDraws(MessageHandler):
 
     @handles("asked")
     def _check_request(self, message: Message, request: DrawRequest) -> None:
+        """Record a problem if R64 has no such draw, or if its shape or dropout rate is different."""
         name = TensorName.parse(message.name)
         reference_name, draws = str(name.without_run), self.reference.draws[name.evaluation or TRAINING]
         if reference_name not in draws:
@@ -59,7 +71,7 @@ class AskedDraws(MessageHandler):
             self.problems[message.name] = problem
 
     def unused(self) -> list[str]:
-        """Return draws of the reference that matter to it, and that the port never asked for."""
+        """Return the names of R64's draws that the port should have requested and did not request."""
         return sorted(
             name_in_run(run, name)
             for run in COMPARED_RUNS
@@ -69,6 +81,7 @@ class AskedDraws(MessageHandler):
         )
 
     def _matters(self, name: str) -> bool:
+        """Return whether a port must request the draw of R64 with this name."""
         pair = self.reference.job.pair
         if pair is None:
             return TensorName.parse(name).kind in DRAW_KINDS

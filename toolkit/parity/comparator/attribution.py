@@ -1,4 +1,4 @@
-"""Errors of P32 against R64 with one loop or kind of kernel replaced."""
+"""Errors of P32, the port's float32 step, against R64 with one loop or kind of kernel replaced at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolkit.parity.measure.error_stats import TensorStats
 
 
 class Ledger(MessageHandler):
-    """The errors of each replacement that the model uses."""
+    """Measures the errors of P32 with each replacement that the model uses."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self._truth = TensorFile(folder / "reference" / "float64.safetensors")
@@ -24,23 +24,25 @@ class Ledger(MessageHandler):
 
     @handles(BEGIN)
     def _begin_replacement(self, message: Message, content: list[str]) -> None:
+        """Start the errors of the next replacement."""
         self._errors = {}
 
     @handles("tensor")
     def _measure_tensor(self, message: Message, content: None) -> None:
+        """Record the difference of a tensor from R64's tensor of the same name."""
         if message.name in self._truth:
             self._errors[message.name] = difference(message, self._truth[message.name])
 
     @handles("used")
     def _keep_errors(self, message: Message, kind: str) -> None:
-        """Keep the errors of the last replacement, since the model uses it."""
+        """Record the errors of the last replacement under its name, since the model uses the replaced part."""
         errors_by_name = self._found.loops if kind == "loop" else self._found.kernels
         errors_by_name[message.name] = self._errors
 
     @handles("execution")
     def _ignore_execution(self, message: Message, execution: Execution) -> None:
-        """Do nothing; the report has the execution of the gate itself."""
+        """Do nothing with the facts about the process: the report shows the gate's own facts."""
 
     def result(self) -> AttributionResult:
-        """Return the measurements."""
+        """Return the errors of each tensor, by the loop or kind of kernel that is replaced."""
         return self._found

@@ -1,4 +1,4 @@
-"""The port's float32 step with the reference's kernels, against R32 bit for bit."""
+"""Comparison of the port's float32 step, run with the reference's kernels, with R32 bit for bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit.parity.measure.ulp import BitDifference
 
 
 class Ledger(MessageHandler):
-    """Every tensor of R32 against the port's."""
+    """Compares each tensor of the port's float32 step with R32, bit for bit."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         files.wait_for_reference(folder, "order.json")
@@ -25,6 +25,7 @@ class Ledger(MessageHandler):
 
     @handles("tensor")
     def _compare_tensor(self, message: Message, content: None) -> None:
+        """Compare a tensor with R32's bit for bit, or record that R32 has no tensor of its name."""
         if message.name in self._theirs:
             self._ours[message.name] = ulp.compare_bits(message.value(), self._theirs[message.name])
         else:
@@ -32,22 +33,26 @@ class Ledger(MessageHandler):
 
     @handles("calls")
     def _set_calls(self, message: Message, calls: dict[str, int]) -> None:
+        """Record how often each kernel of the reference was called."""
         self._result.calls = calls
 
     @handles("places")
     def _set_places(self, message: Message, places: dict[str, Place]) -> None:
+        """Record the source locations of the port's modules."""
         self._result.places = places
 
     @handles("execution")
     def _set_execution(self, message: Message, execution: Execution) -> None:
+        """Record the facts about the port's process."""
         self._result.execution = execution
 
     def result(self) -> BitwiseResult:
-        """Return the measurements, in the order of execution."""
+        """Return the comparisons of R32's tensors in execution order, and the recorded facts."""
         self._result.tensors = {name: self._ours.get(name) or self._missing(name) for name in self._order}
         self._result.extra = sorted(set(self._result.extra))
         return self._result
 
     def _missing(self, name: str) -> BitDifference:
+        """Return the comparison of a tensor of R32 that the port did not compute."""
         size = self._theirs[name].size
         return BitDifference(size, size, ulp.NAN_DISTANCE, "not computed by the port")

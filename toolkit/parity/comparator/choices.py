@@ -1,4 +1,7 @@
-"""The port's discrete choices against R64's: buckets, signs under ReLU, and indices chosen by scores (verdict 4)."""
+"""Comparison of the port's discrete choices with R64's (verdict 4): buckets, ReLU signs, and indices by scores.
+
+Indices are chosen by scores with argmax, top-k or sort.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,17 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
 
-#: Sign of a ReLU's input: positive, or NaN, which shows in the output.
+#: Values of the signs of ReLU inputs in a message: positive, or NaN, which the output shows. All others are 0.
 POSITIVE, NAN = 1, -1
 
 
 class Choices(MessageHandler):
-    """Records in ``facts`` the port's choices that differ from R64's."""
+    """Compares the port's choices with R64's, and records the different choices in ``facts``.
+
+    Args:
+        reference: R64's draws and choices.
+        facts: properties of the port, which the different choices are added to.
+    """
 
     def __init__(self, reference: ReferenceDraws, facts: CandidateFacts) -> None:
         self.reference = reference
@@ -25,7 +33,10 @@ class Choices(MessageHandler):
 
     @handles("signs")
     def _compare_signs(self, message: Message, content: None) -> None:
-        """Compare the signs of a ReLU's inputs (int8: :data:`POSITIVE`, 0, :data:`NAN`)."""
+        """Record the ReLU inputs of a module whose sign differs from R64's, and the largest |R64| among them.
+
+        The message has int8 values: :data:`POSITIVE`, 0 or :data:`NAN`.
+        """
         name, recorded_draws = self._in_run(message)
         truth = recorded_draws.get(str(name))
         ours = message.value()
@@ -38,7 +49,10 @@ class Choices(MessageHandler):
 
     @handles("buckets")
     def _compare_buckets(self, message: Message, content: None) -> None:
-        """Compare the buckets of a module's vectors."""
+        """Record the hash buckets of a module's vectors that differ from R64's, and R64's largest margin among them.
+
+        A margin is the distance of the best bucket from the second best.
+        """
         name, recorded_draws = self._in_run(message)
         truth = recorded_draws.get(str(name))
         ours = message.value()
@@ -51,7 +65,10 @@ class Choices(MessageHandler):
 
     @handles("choice")
     def _compare_choice(self, message: Message, scores_shape: list[int]) -> None:
-        """Compare the indices that were chosen along the last axis of scores of this shape."""
+        """Record the indices that differ from R64's, and the largest difference of their scores from R64's choice.
+
+        The indices were chosen along the last axis of scores, by argmax, top-k or sort.
+        """
         name, recorded_draws = self._in_run(message)
         truth, scores = recorded_draws.get(str(name)), recorded_draws.get(str(name._replace(kind="scores")))
         ours, shape = message.value(), tuple(scores_shape)
@@ -68,21 +85,26 @@ class Choices(MessageHandler):
             self.facts.choice_flips[_place(message)] = _flips(is_flipped, np.nan_to_num(margins, nan=np.inf))
 
     def _in_run(self, message: Message) -> tuple[TensorName, TensorFile]:
+        """Return the name of a choice without its run, and R64's draws and choices of this run."""
         name = TensorName.parse(message.name)
         return name.without_run, self.reference.draws[name.evaluation or TRAINING]
 
 
 def _place(message: Message) -> str:
-    """Return the name of the module that chose, with the name of its run as a prefix."""
+    """Return the path of the module that chose, with the run before it: ``evaluation/encoder.layers.0.attention``.
+
+    The step has no run in the path. The number of the module's call follows the path, such as ``#1``.
+    """
     name = TensorName.parse(message.name)
     module = name.module + name.call
     return f"{name.evaluation}/{module}" if name.evaluation else module
 
 
 def _in_order_of(truth: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Return ``indices`` with each that is also in the same row of ``truth`` at its place there.
+    """Return ``indices`` in another order, with each index that ``truth`` also has at its position there.
 
-    The others fill the remaining places: `truth` [3, 0, 5], `indices` [5, 3, 7] -> [3, 7, 5].
+    The rows along the last axis are sorted separately. The other indices fill the remaining positions: `truth` [3, 0,
+    5], `indices` [5, 3, 7] -> [3, 7, 5].
     """
     equal = truth[..., :, None] == indices[..., None, :]
     is_shared_place, is_shared_index = equal.any(-1), equal.any(-2)
@@ -97,4 +119,10 @@ def _in_order_of(truth: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def _flips(is_flipped: np.ndarray, margins: np.ndarray) -> Flips:
+    """Return the count of the different choices and their largest margin.
+
+    Args:
+        is_flipped: mask of the different choices among all choices.
+        margins: margin of each different choice.
+    """
     return Flips(int(is_flipped.sum()), int(is_flipped.size), float(margins.max(initial=0.0)))

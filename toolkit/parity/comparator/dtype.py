@@ -1,4 +1,4 @@
-"""Measurements of the port in one dtype, from the messages of its process."""
+"""Measurements of the port in one dtype, from the messages of the port's process."""
 
 from __future__ import annotations
 
@@ -24,15 +24,23 @@ from toolkit.parity.measure.evaluation import RUNS
 from toolkit.parity.measure.naming import TensorName, is_gradient
 from toolkit.parity.measure.sketch import Sketch
 
+#: Arrays by the names of the tensors.
 Tensors = dict[str, np.ndarray]
 
-#: Relative error from which an output of the same shape counts as a different quantity. A smaller difference is an
-#: error.
+#: Smallest relative error (RMS) of a pair's output with R64's shape that counts as a different quantity, such as the
+#: same rows in another order. A smaller difference is an error of the same quantity.
 ANOTHER_THING = 1e-2
 
 
 class ReferenceFiles:
-    """Inputs of both sides and files of R64, read on first use: the port sends messages before R64 exists."""
+    """Files of a job that the port's tensors are compared with, read on first use.
+
+    The port sends its first messages before R64 exists.
+
+    Args:
+        job: the job.
+        folder: job folder.
+    """
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -40,55 +48,66 @@ class ReferenceFiles:
 
     @functools.cached_property
     def truth(self) -> Mapping[str, np.ndarray]:
-        """R64's tensors."""
+        """R64's tensors by name, each read on access."""
         files.wait_for_reference(self.folder, "order.json" if self.job.at_once else "result.json")
         return TensorFile(self.folder / "reference" / "float64.safetensors")
 
     @functools.cached_property
     def weights(self) -> TensorFile:
+        """The float32 weights of both sides by parameter name, each read on access."""
         return TensorFile(self.folder / "weights.safetensors")
 
     @functools.cached_property
     def constants(self) -> Mapping[str, np.ndarray]:
-        """Tensors that the reference holds besides its parameters; for a pair, its buffers."""
+        """The reference's precomputed constants by name; for a pair, its buffers as ``buffer:NAME``."""
         if self.job.pair is None:
             return files.read_tensors(self.folder / "reference" / "constants.safetensors")
         return self._buffers("buffers.safetensors")
 
     @functools.cached_property
     def float32_buffers(self) -> Mapping[str, np.ndarray]:
-        """The buffers of a pair's reference as it computes them in float32."""
+        """The buffers of a pair's reference as it computes them in float32, by ``buffer:NAME``."""
         return self._buffers("buffers-float32.safetensors")
 
     def _buffers(self, file_name: str) -> dict[str, np.ndarray]:
+        """Return the buffers in a file of the reference's folder, by ``buffer:NAME``."""
         buffers = files.read_tensors(self.folder / "reference" / file_name)
         return {f"buffer:{name}": value for name, value in buffers.items()}
 
     @functools.cached_property
     def draws(self) -> dict[str, TensorFile]:
-        """R64's draws and choices, by run."""
+        """R64's draws and choices, by run and name."""
         return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
 
     def unread(self, name: str, shape: Sequence[int]) -> np.ndarray:
-        """Return which elements of a pair's output the loss does not depend on; all, if that was not measured."""
+        """Return the mask of the elements of a pair's output that the loss does not depend on.
+
+        All elements are True if this was not measured.
+
+        Args:
+            name: name of the output.
+            shape: shape of the output and of the mask.
+        """
         place = self.folder / "reference"
         is_measured = (place / files.UNREAD).exists()
         return files.read_unread(place, name, shape) if is_measured else np.ones(shape, bool)
 
     @functools.cached_property
     def rates(self) -> dict[str, float]:
-        """The rates of R64's dropout masks."""
+        """The rates of R64's dropout masks, by name."""
         return files.read_json(self.folder / "reference" / "rates.json")
 
 
 class DtypeLedger(MessageHandler):
-    """Measures one dtype of the port, or of a mutant.
+    """Measures the port in one dtype, or a mutant in one dtype.
 
     Args:
-        is_mutant: whether a fault is in force; of a pair's, less is compared.
+        reference: files that the port is compared with.
+        is_mutant: whether a fault is in force. Fewer tensors of a pair's mutant are compared.
 
     Attributes:
-        values: the loss and the gradients of the step.
+        measured: measurements so far.
+        values: the loss and the gradients of the step, by name.
     """
 
     def __init__(self, reference: ReferenceFiles, is_mutant: bool = False) -> None:
@@ -107,26 +126,32 @@ class DtypeLedger(MessageHandler):
 
     @handles("asked")
     def _check_request(self, message: Message, request: DrawRequest) -> None:
+        """Compare a requested draw with R64's draw of its name (:class:`.AskedDraws`)."""
         self._draws.handle(message)
 
     @handles("signs", "buckets", "choice")
     def _compare_choice(self, message: Message, content: list[int] | None) -> None:
+        """Compare the signs, buckets or indices that a module chose with R64's (:class:`.Choices`)."""
         self._choices.handle(message)
 
     @handles("unwatched")
     def _keep_unwatched(self, message: Message, content: None) -> None:
+        """Keep the loss or a gradient of the step without hooks, for the comparison with the step with hooks."""
         self._unwatched[message.name] = message.value()
 
     @handles("second")
     def _keep_second(self, message: Message, content: None) -> None:
+        """Keep the loss or a gradient of the step's other backward, for the comparison of both backwards."""
         self._second[message.name] = message.value()
 
     @handles("own plain", "own again")
     def _keep_own(self, message: Message, content: None) -> None:
+        """Keep a gradient of plain autograd or of the recomputing backward with the port's own draws."""
         self._own[message.kind.removeprefix("own ")][message.name] = message.value()
 
     @handles("tensor")
     def _handle_tensor(self, message: Message, content: None) -> None:
+        """Record the difference of a tensor from R64's; keep the value of a gradient or of the loss."""
         truth = self.reference.truth.get(message.name)
         if is_gradient(message.name) or message.name == "loss":  # few compared with outputs
             if self._is_brief and not self._is_ported and not self.reference.job.mutants:  # nothing else asks for it
@@ -144,7 +169,13 @@ class DtypeLedger(MessageHandler):
             self.measured.tensors[message.name] = difference(message, truth)
 
     def _compare_output(self, name: str, value: np.ndarray, truth: np.ndarray | Sketch | None) -> None:
-        """Measure an output of a pair. If it is a different quantity than R64's, record how it differs."""
+        """Record the difference of a pair's output from R64's, and the common part if it is a different quantity.
+
+        Args:
+            name: name of the output.
+            value: the port's output.
+            truth: R64's output or its sketch; None if R64 has no such output.
+        """
         error = self.measured.tensors[name] = (
             _difference(value, None) if truth is None else error_stats.measure_error(value, truth)
         )
@@ -162,11 +193,13 @@ class DtypeLedger(MessageHandler):
 
     @handles("held")
     def _handle_held(self, message: Message, content: None) -> None:
+        """Record the largest difference of a parameter in the port from the weight that it was assigned."""
         if message.name in self.reference.weights:
             self.measured.parameter_errors[message.name] = largest_difference(message, self.reference.weights)
 
     @handles("constant")
     def _handle_constant(self, message: Message, content: None) -> None:
+        """Record the error of a constant that the port computes itself, in units of rounding."""
         name, own, exact = message.name, message.value(), self.reference.constants[message.name]
         self.measured.constant_errors[name] = (
             constants.measure_angle_error(own, exact)
@@ -176,14 +209,17 @@ class DtypeLedger(MessageHandler):
 
     @handles("is plain first")
     def _handle_backwards(self, message: Message, is_plain_first: bool) -> None:
+        """Record whether the step's own backward is plain autograd; otherwise the other backward is."""
         self._is_plain_first = is_plain_first
 
     @handles("facts")
     def _handle_facts(self, message: Message, facts: CandidateFacts) -> None:
+        """Record the epsilons of the port's norms, and the number of its hash buckets."""
         self.measured.facts.epsilons, self.measured.facts.num_buckets = facts.epsilons, facts.num_buckets
 
     @handles("places")
     def _handle_places(self, message: Message, places: dict[str, Place]) -> None:
+        """Record the source locations of the port's modules."""
         self.measured.places = places
 
     def result(self) -> CandidateDtype:
@@ -201,7 +237,7 @@ class DtypeLedger(MessageHandler):
         return result
 
     def _compare_unwatched(self) -> None:
-        """Check that the step without hooks equals the step with hooks bit for bit; otherwise measure it."""
+        """Record whether the step without hooks equals the step with hooks bit for bit, and otherwise its error."""
         needed_names = {name for name in self.values if name == "loss" or self._is_of_parameter(name)}
         hooked_values = {
             name: self.values[name] for name in needed_names | (self._unwatched.keys() & self.values.keys())
@@ -217,11 +253,11 @@ class DtypeLedger(MessageHandler):
         }
 
     def _is_of_parameter(self, name: str) -> bool:
-        """Return whether it is the gradient of a parameter; only a hook gives the gradient of the embedded input."""
+        """Return whether a name is the gradient of a parameter. The embedded input has a gradient only with hooks."""
         return name.removeprefix("gradient:") in self.reference.weights
 
     def _compare_replays(self) -> None:
-        """Compare the two backwards with the port's own draws."""
+        """Record the differences of the two backwards' gradients with the port's own draws."""
         plain, again = self._own["plain"], self._own["again"]
         for name in filter(self._is_of_parameter, self.values):
             value = plain.get(name)
@@ -232,7 +268,10 @@ class DtypeLedger(MessageHandler):
             )
 
     def _compare_backwards(self) -> None:
-        """Compare plain autograd with the recomputing backward, and with R64 if it is not the step's own."""
+        """Record the differences of the recomputing backward's gradients from plain autograd's, with recorded draws.
+
+        If the step's own backward is the recomputing backward, plain autograd is also compared with R64.
+        """
         first, second = self.values, self._second
         plain, again = (first, second) if self._is_plain_first else (second, first)
         gradients = [name for name in plain or again if is_gradient(name)]
@@ -248,18 +287,25 @@ class DtypeLedger(MessageHandler):
 
 
 def difference_from_plain(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> TensorStats:
-    """Return the difference of the tensor of this name in ``again`` from ``plain``."""
+    """Return the difference of a recomputed tensor from the tensor of plain autograd.
+
+    Args:
+        again: recomputed tensors by name.
+        name: name of the tensor; the result is marked as missing if ``again`` has no such tensor.
+        plain: the tensor of plain autograd.
+    """
     return error_stats.measure_error(again[name], plain) if name in again else TensorStats([], missing=True)
 
 
 def _difference(value: np.ndarray, truth: np.ndarray | None) -> TensorStats:
+    """Return the difference of a tensor from its truth; without a truth, only its shape and whether it is finite."""
     if truth is None:
         return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
     return error_stats.measure_error(value, truth)
 
 
 def _are_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> bool:
-    """Return whether all tensors are the same, bit for bit."""
+    """Return whether two sets of tensors have equal names and values, bit for bit."""
     return ours.keys() == theirs.keys() and all(
         np.array_equal(value, theirs[name], equal_nan=True) for name, value in ours.items()
     )

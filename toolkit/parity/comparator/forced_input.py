@@ -1,4 +1,4 @@
-"""The operation trace: each operation of the port, on R64's own input, against R64's."""
+"""Measurements of the operation trace: each operation of the port, on R64's own input, is compared with R64."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from toolkit.parity.measure.masked_scores import split_masked_scores
 
 
 class Points(MessageHandler):
-    """Measures the operations of one dtype, as far as R64 has them. If a tensor comes twice, the second counts.
+    """Measures the operations of one dtype that R64 also has. If a tensor comes twice, the second counts.
 
     Args:
         reference: files of the reference.
         truth: R64's tensors by name.
-        padding: by name of an output that the reference packs, which of its elements are padding, (B, T, D).
+        padding: masks of the padding elements, (B, T, D), by name of the output; only outputs that the reference packs.
     """
 
     def __init__(self, reference: ReferenceFiles, truth: TensorFile, padding: Mapping[str, np.ndarray]) -> None:
@@ -48,22 +48,26 @@ class Points(MessageHandler):
 
     @handles("buckets")
     def _compare_buckets(self, message: Message, content: None) -> None:
+        """Record the hash buckets of R64's vectors that differ from R64's buckets."""
         self._choices.handle(message)
 
     @handles("signs", "choice", "asked")
     def _ignore_choice(self, message: Message, content: Any) -> None:
-        """Do nothing: an operation in isolation has R64's own choices."""
+        """Do nothing with a choice: an operation in isolation has R64's own choices."""
 
     @handles("lines")
     def _add_lines(self, message: Message, lines: dict[str, str]) -> None:
+        """Record the source line of an operation, by the name of its tensor."""
         self.measured.lines |= lines
 
     @handles("places")
     def _set_places(self, message: Message, places: dict[str, Place]) -> None:
+        """Record the source locations of the port's modules."""
         self.measured.modules = places
 
     @handles("call")
     def _add_call(self, message: Message, origin: CallOrigin) -> None:
+        """Record a call of one of Paddle's functions, with the fingerprint of its output."""
         self.measured.calls.append(
             FunctionCall(
                 message.name,
@@ -77,15 +81,20 @@ class Points(MessageHandler):
 
     @handles("computed_by")
     def _set_computed_by(self, message: Message, computed_by: dict[str, int]) -> None:
+        """Record the number of the call that computed each tensor, by the tensor's name."""
         self.measured.computed_by = computed_by
 
     @handles("entered_at")
     def _set_entered_at(self, message: Message, entered_at: dict[str, str]) -> None:
+        """Record the source line that calls each module, by the name of the module's input."""
         self.measured.entered_at = entered_at
 
     @handles("tensor")
     def _measure(self, message: Message, content: None) -> None:
-        """Compare a tensor. Its axes may differ between the sides if its elements have the same order."""
+        """Record the error of an operation's result or gradient against R64's.
+
+        The axes may differ between the sides if the elements have the same order.
+        """
         truth = self.truth.get(message.name)
         if truth is None:
             return
@@ -102,18 +111,18 @@ class Points(MessageHandler):
 
     @handles("awaited")
     def _add_missing(self, message: Message, gradient_names: list[str]) -> None:
-        """Mark as missing each gradient of the reference that the port did not send."""
+        """Record as missing each of these gradients that R64 has and the port did not send."""
         for name in set(gradient_names) & self.truth.keys() - self.measured.tensors.keys():
             self.measured.tensors[name] = TensorStats([], missing=True)
 
     def result(self) -> ForcedInputDtype:
-        """Return the measurements."""
+        """Return the measurements of the dtype."""
         self.measured.bucket_flips = self._facts.bucket_flips
         return self.measured
 
 
 class Ledger(MessageHandler):
-    """Measurements by mutant and dtype."""
+    """Measures the operation trace of the port and of its mutants, by mutant and dtype."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -126,7 +135,7 @@ class Ledger(MessageHandler):
         self._stopped: set[str] = set()
 
     def handle(self, message: Message) -> None:
-        """Handle a message; if it is about a step, it belongs to the part that was begun last."""
+        """Handle a message about the process, or a message about the step of the last ``begin`` message."""
         if self.can_handle(message.kind):
             super().handle(message)
             return
@@ -136,19 +145,24 @@ class Ledger(MessageHandler):
 
     @handles(BEGIN)
     def _begin(self, message: Message, part: list[str]) -> None:
+        """Record the mutant (empty for the port without a fault) and the dtype of the next messages."""
         mutant, dtype = part
         self._now = mutant, dtype
 
     @handles("raised")
     def _stop(self, message: Message, reason: str) -> None:
+        """Record that the port raised an error with the current mutant, so that its measurements are omitted."""
         self._stopped.add(self._now[0])
 
     @handles("execution")
     def _ignore_execution(self, message: Message, execution: Execution) -> None:
-        """Do nothing; the report has the execution of the gate itself."""
+        """Do nothing with the facts about the process: the report shows the gate's own facts."""
 
     def result(self) -> ForcedInputResult:
-        """Return the measurements; none of mutants that concern no tensor or raise."""
+        """Return the measurements by dtype, and by mutant and dtype.
+
+        A mutant has none if it changes no tensor, or if the port raised an error with it.
+        """
         result = ForcedInputResult(mutants={name: {} for name in self.job.mutants})
         for (mutant, dtype), points in self._points.items():
             if mutant not in self._stopped:

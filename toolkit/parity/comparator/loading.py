@@ -1,5 +1,8 @@
-"""Compares the weights that the port's loader reads from a checkpoint with the reference's own ``from_pretrained``, and
-the weights of the job with the matching part of the checkpoint."""
+"""Comparison of the weights that the port's loader and the reference's ``from_pretrained`` read from a checkpoint.
+
+If the model has fewer positions than the checkpoint, the weights of the job are compared with the matching part of the
+checkpoint, too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from toolkit.parity.job.tensor_file import TensorFile
 if TYPE_CHECKING:
     from toolkit.parity.comparator.dtype import ReferenceFiles
 
-#: Problem of a parameter that only one side reads.
+#: Problem of a parameter that only the reference reads, and of a parameter that only the port reads.
 NOT_BY_THE_PORT, BY_THE_PORT_ALONE = (
     "the reference reads it, the port does not",
     "the port reads it, the reference does not",
@@ -25,7 +28,11 @@ NOT_BY_THE_PORT, BY_THE_PORT_ALONE = (
 
 
 class LoadedWeights(MessageHandler):
-    """The parameters that the port's loader reads."""
+    """Compares the parameters that the port's loader reads with the reference's.
+
+    Args:
+        reference: files that the port is compared with.
+    """
 
     def __init__(self, reference: ReferenceFiles) -> None:
         self.reference = reference
@@ -33,6 +40,7 @@ class LoadedWeights(MessageHandler):
 
     @handles("loaded")
     def _compare_parameter(self, message: Message, content: None) -> None:
+        """Record how a parameter of the port's loader differs from the reference's: name, shape or number of values."""
         theirs = self._theirs()
         name = message.name
         if name not in theirs:
@@ -43,7 +51,10 @@ class LoadedWeights(MessageHandler):
             self._found[name] = _of_count(differing(message, theirs[name]), theirs[name].size)
 
     def problems(self) -> dict[str, str]:
-        """Parameter -> how the port reads it differently, value for value; empty if no checkpoint is read."""
+        """Return a description of each parameter that the port reads differently, by the parameter's name.
+
+        The result is empty if the job has no checkpoint.
+        """
         job = self.reference.job
         if job.checkpoint is None or job.pair is not None:
             return {}
@@ -55,11 +66,15 @@ class LoadedWeights(MessageHandler):
         }
 
     def _theirs(self) -> TensorFile:
+        """Return the parameters that the reference's ``from_pretrained`` reads, by name."""
         return TensorFile(self.reference.folder / "reference" / CHECKPOINT)
 
     def _cut_problems(self) -> Iterator[tuple[str, str]]:
-        """For a model with fewer positions than the checkpoint: how the weights given to both sides differ from the
-        checkpoint's. A position table is compared with the values that the reference's evaluation reads."""
+        """Yield the name and problem of each weight of the job that differs from the matching part of the checkpoint.
+
+        Only for a model with fewer positions than the checkpoint. A position table is compared with the values that the
+        reference's evaluation reads.
+        """
         if self.reference.job.checkpoint_config is None:
             return
         theirs, reference = self._theirs(), self.reference.weights
@@ -78,8 +93,10 @@ class LoadedWeights(MessageHandler):
 
 
 def _of_shapes(ours: tuple[int, ...], theirs: tuple[int, ...]) -> str:
+    """Describe a parameter that the two sides read with different shapes."""
     return f"the port reads shape {list(ours)}, the reference {list(theirs)}"
 
 
 def _of_count(differing: int, size: int) -> str:
+    """Describe the number of differing values of a parameter with ``size`` elements; empty if none differs."""
     return f"{differing} of {size} values are not those that the reference reads" if differing else ""

@@ -1,4 +1,4 @@
-"""The port's own dropout masks and rotations, counted as they come."""
+"""Counts of the port's own dropout masks and random rotations (verdict 7), from the messages of its process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from toolkit.parity.comparator.dtype import ReferenceFiles
 
 
-#: Problem of a draw that was never sent.
+#: Problem of a draw that R64 makes and the port's generator does not.
 MISSING = "the port's own generator is never asked for it"
 
 
 class OwnDraws(MessageHandler):
-    """Counts the draws of a few training steps, and masks that are drawn in a row."""
+    """Counts the port's own draws of a few training steps, and masks that are drawn one after another.
+
+    Args:
+        reference: files that the port is compared with.
+    """
 
     def __init__(self, reference: ReferenceFiles) -> None:
         self.reference = reference
@@ -30,23 +34,27 @@ class OwnDraws(MessageHandler):
 
     @handles("draws step")
     def _begin_step(self, message: Message, content: None) -> None:
+        """Begin the counts of the next training step."""
         self._counter.begin_step()
 
     @handles("sequence")
     def _count_sequence(self, message: Message, content: None) -> None:
+        """Count dropout masks of rate 1/2 that were drawn one after another, bool (masks, cells)."""
         self._counter.sequence(message.value())
 
     @handles("mask")
     def _count_mask(self, message: Message, draw: OwnDraw) -> None:
+        """Count a dropout mask, bool, True for a kept element."""
         assert draw.rate is not None
         self._counter.mask(message.name, draw.rate, draw.shape, message.value())
 
     @handles("rotation")
     def _count_rotation(self, message: Message, draw: OwnDraw) -> None:
+        """Count the standard normal numbers of a random rotation."""
         self._counter.rotation(message.name, draw.shape, draw.is_seeded, message.value())
 
     def stats(self) -> GeneratorStats:
-        """Return the counts. A draw that R64 makes and that never came is noted as missing."""
+        """Return the counts by draw. A draw that only R64 makes has the problem :data:`MISSING`."""
         stats, draws = self._counter.stats, self.reference.draws[TRAINING]
         for name in draws:
             if TensorName.parse(name).kind in DRAW_KINDS and name not in stats.masks and name not in stats.rotations:

@@ -1,4 +1,4 @@
-"""Distances of arrays that come block by block."""
+"""Comparison of a message's array, which is read block by block, with an array of the reference."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from toolkit.parity.measure.sketch import Sketch
 
 
 def difference(message: Message, truth: np.ndarray | Sketch | None) -> TensorStats:
-    """Compare an array with its truth block by block (see :func:`.error_stats.measure_error`).
+    """Return the statistics of the difference of a message's array from its truth, in float64.
 
-    Without a truth of the same shape, return only the shape and whether all elements are finite.
+    Without a truth of the same shape, the result has only the shape and whether all elements are finite. See
+    :func:`.error_stats.measure_error`.
+
+    Args:
+        message: message with the port's array.
+        truth: R64's array or its sketch; None if R64 has no such tensor.
     """
     if truth is None or truth.shape != message.shape:
         return TensorStats(list(message.shape), RunningStats.of_pieces(message.blocks()).finite)
@@ -21,7 +26,14 @@ def difference(message: Message, truth: np.ndarray | Sketch | None) -> TensorSta
 
 
 def largest_difference(message: Message, reference: TensorFile) -> float:
-    """Largest difference from the tensor of this name; infinite if shapes differ or something is not finite."""
+    """Return the largest difference of a message's array from the reference's tensor of the same name.
+
+    The result is infinite if the shapes differ or an element is not finite.
+
+    Args:
+        message: message with the port's array.
+        reference: the reference's tensors by name.
+    """
     if reference.shape(message.name) != message.shape:
         return float("inf")
     stats = RunningStats()
@@ -31,7 +43,12 @@ def largest_difference(message: Message, reference: TensorFile) -> float:
 
 
 def differing(message: Message, reference: np.ndarray) -> int:
-    """Return the number of float32 values that differ from an array of the same shape."""
+    """Return the number of elements of a message's array that differ, as float32, from the reference's array.
+
+    Args:
+        message: message with the port's array.
+        reference: array of the reference, of the same shape.
+    """
     flat, start, count = reference.reshape(-1), 0, 0
     for block in message.blocks():
         count += int((block.astype(np.float32, copy=False) != flat[start : start + len(block)]).sum())

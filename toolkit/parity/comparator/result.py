@@ -1,5 +1,7 @@
-"""The measurements of a gate: the port in every dtype, its own draws, loader, new weights and tokenizers, and its
-mutants."""
+"""The measurements of a gate: the port in every dtype and its mutants.
+
+Its own draws, loader, newly initialized weights and tokenizers are measured, too.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,18 @@ from toolkit.parity.measure.loop_accuracy import LoopCall, LoopError
 
 @dataclass
 class Side(MessageHandler):
-    """Measurements of the port without or with a fault in force; each part is created at its first message.
+    """Measurements of the port without a fault, or with a mutant in force. Each part is created at its first message.
 
     Attributes:
+        reference: files that the port is compared with.
+        is_mutant: whether a fault is in force.
+        dtypes: measurements of the step, by dtype.
+        new_values: samples of newly initialized parameters, by ``values:NAME`` or ``zero_rows:NAME``.
+        new_place: file of the port that initializes parameters; empty until it comes.
         own_report: results that the port's process has measured itself.
-        has_drawn: whether the port's own draws have come, which a trial of most faults leaves out.
+        raised: error that the port raised; None if it raised none.
+        has_loaded: whether the port has run its loader, which most mutants omit.
+        has_drawn: whether the port has sent its own draws, which most mutants omit.
     """
 
     reference: ReferenceFiles
@@ -51,80 +60,89 @@ class Side(MessageHandler):
 
     @functools.cached_property
     def own_draws(self) -> OwnDraws:
+        """The counts of the port's own draws."""
         return OwnDraws(self.reference)
 
     @functools.cached_property
     def loaded_weights(self) -> LoadedWeights:
+        """The comparison of the weights that the port's loader reads."""
         return LoadedWeights(self.reference)
 
     def dtype(self, name: str) -> DtypeLedger:
+        """Return the ledger of the step in the dtype with this name, which is created on first use."""
         if name not in self.dtypes:
             self.dtypes[name] = DtypeLedger(self.reference, self.is_mutant)
         return self.dtypes[name]
 
     def handle_of_dtype(self, message: Message, dtype: str) -> None:
-        """Handle a message, about the step in ``dtype`` if that is not empty."""
+        """Handle a message: with the ledger of ``dtype``, or as a message about no dtype if ``dtype`` is empty."""
         (self.dtype(dtype) if dtype else self).handle(message)
 
     @handles("draws step", "mask", "rotation", "sequence")
     def _count_draw(self, message: Message, draw: OwnDraw | None) -> None:
+        """Count a draw of the port's own generator (:class:`.OwnDraws`)."""
         self.has_drawn = True
         self.own_draws.handle(message)
 
     @handles("loop")
     def _begin_loop(self, message: Message, call: LoopCall) -> None:
+        """Record a call of a compiled loop, whose outputs come next."""
         self._finish_loop()
         self._loop = call, []
 
     @handles("loop output")
     def _keep_loop_output(self, message: Message, content: None) -> None:
+        """Keep an output of the last call of a compiled loop."""
         assert self._loop is not None
         self._loop[1].append(message.value())
 
     @handles("loader")
     def _begin_loading(self, message: Message, content: None) -> None:
+        """Record that the port runs its loader."""
         self.has_loaded = True
 
     @handles("loaded")
     def _compare_loaded(self, message: Message, content: None) -> None:
+        """Compare a parameter that the port's loader read (:class:`.LoadedWeights`)."""
         self.loaded_weights.handle(message)
 
     @handles("new values")
     def _keep_new_values(self, message: Message, content: None) -> None:
+        """Keep the samples of a newly initialized parameter."""
         self.new_values[message.name] = message.value()
 
     @handles("new place")
     def _set_new_place(self, message: Message, place: str) -> None:
+        """Record the file of the port that initializes parameters."""
         self.new_place = place
 
     @handles("raised")
     def _set_raised(self, message: Message, reason: str) -> None:
+        """Record the error that the port raised with the mutant."""
         self.raised = reason
 
     @handles("tokens", "tokenizer places", "leaks", "limited lines", "judged", "execution")
     def _set_own_report(self, message: Message, content: Any) -> None:
+        """Record a result that the port's process has measured itself, under the message's kind."""
         setattr(self.own_report, message.kind.replace(" ", "_"), content)
 
     def _finish_loop(self) -> None:
-        """Measure the last compiled loop: all its outputs have come."""
+        """Measure the error of the last compiled loop, after its outputs have come."""
         if self._loop is not None:
             self.own_report.loops.append(loop_accuracy.measure_error(*self._loop))
             self._loop = None
 
     def generators(self) -> GeneratorStats:
-        """Return the counts of the port's own draws.
-
-        A user's port draws with Paddle, so only the source locations of its draws are compared.
-        """
+        """Return the counts of the port's own draws; empty for a user's port, which draws with Paddle's functions."""
         return self.own_draws.stats() if self.reference.job.pair is None else GeneratorStats()
 
     def loops_by_themselves(self) -> list[LoopError]:
-        """Return the errors of the compiled loops."""
+        """Return the errors of the compiled loops in isolation."""
         self._finish_loop()
         return self.own_report.loops
 
     def new_weights(self) -> NewWeights:
-        """Return the counts of both sides' new parameters; empty for a user's port."""
+        """Return the comparison of both sides' newly initialized parameters; empty for a user's port."""
         if self.reference.job.pair is not None:
             return NewWeights()
         theirs = files.read_tensors(self.reference.folder / "reference" / "initial.safetensors")
@@ -132,7 +150,7 @@ class Side(MessageHandler):
 
 
 class Ledger(MessageHandler):
-    """Measurements of all messages of one job."""
+    """Measures all messages of a gate: of the port without a fault, and of each mutant."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -143,7 +161,7 @@ class Ledger(MessageHandler):
         self._mutant, self._dtype = "", ""
 
     def handle(self, message: Message) -> None:
-        """Handle a message of the port's process about the part that it began last."""
+        """Handle a message, which belongs to the mutant and dtype of the last ``begin`` message."""
         if message.kind == BEGIN:
             super().handle(message)
             return
@@ -152,18 +170,26 @@ class Ledger(MessageHandler):
 
     @handles(BEGIN)
     def _begin_part(self, message: Message, part: list[str]) -> None:
+        """Record the mutant and the dtype of the next messages."""
         self._begin(*part)
 
     def _begin(self, mutant: str = "", dtype: str = "") -> None:
+        """Record the mutant and dtype of the next messages, and measure the previous mutant, which is complete.
+
+        Args:
+            mutant: name of the mutant; empty for the port without a fault.
+            dtype: dtype of the step; empty for messages about no dtype.
+        """
         if self._mutant and mutant != self._mutant:
             self._finish(self._mutant)
         self._mutant, self._dtype = mutant, dtype
 
     def _finish(self, name: str) -> None:
-        """Measure a mutant that is complete, and forget its tensors."""
+        """Measure the mutant with this name, which is complete, and forget its tensors."""
         self._measured[name] = self._of_mutant(self.mutants.pop(name))
 
     def _of_mutant(self, side: Side) -> MutantResult:
+        """Return the measurements of a mutant, or only the error that the port raised with it."""
         if side.raised is not None:
             return MutantResult(raised=side.raised)
         correct_gradients = self.unmodified_port.dtypes["float64"].values if self.job.pair is not None else {}

@@ -1,7 +1,8 @@
-"""Statistics of random draws: rates, neighbors, similarity to other modules' and steps' draws, and
-repeats.
+"""Counts of random draws that show faults of a generator: rates, correlations and repeats.
 
-It keeps only sums, the draws of one step, and all masks as bits. :mod:`toolkit.parity.judge.rng_tests` evaluates them.
+The correlations are between neighboring elements, and with the draws of other modules and of earlier steps. Only sums,
+the draws of one step, and all masks as bits are kept. :mod:`toolkit.parity.judge.rng_tests` judges the counts. A *cell*
+is an element of a mask. A *rare* cell has the rarer state: dropped at rates up to 1/2, kept at higher rates.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import numpy as np
 
 from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, RotationStats
 
-#: Pairs compared of two masks, or of a mask and itself shifted.
+#: Largest number of pairs of elements that are compared between two draws, or between a draw and itself shifted.
 PAIRS = 2**20
-#: Equal draws are a finding if they are equal by chance with a probability below 2^-60.
+#: Equal draws are a finding if chance makes them equal with a probability below 2^-REPEAT_BITS.
 REPEAT_BITS = 60
-#: One in so many stretches of masks, chosen by hash, is looked up among all earlier stretches. Any stretch in a
-#: repeated part finds the repeat, at any position.
+#: Reciprocal of the share of stretches (consecutive cells of a mask) that are looked up among all earlier stretches.
+#: The hash of a stretch decides, so that any of these stretches in a repeated part finds the repeat, at any position.
 ONE_IN = 64
-#: Cells whose stretches are hashed at a time.
+#: Number of cells whose stretches are hashed at a time.
 AT_ONCE = 2**20
-#: Base of that polynomial hash, and the multiplier that mixes its bits (SplitMix64's).
+#: Base of the polynomial hash of a stretch, and the multiplier that mixes its bits (from SplitMix64).
 BASE, MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
-#: Bits of a float32 normal number, fewer than are random.
+#: Number of random bits that a float32 normal number surely has.
 BITS_PER_NUMBER = 16
 
 
@@ -33,7 +34,7 @@ class DrawCounter:
     """Counts the draws of several training steps.
 
     Attributes:
-        stats: counts by name.
+        stats: counts by the name of the draw.
         cells: number of mask cells so far.
     """
 
@@ -48,7 +49,7 @@ class DrawCounter:
         self._stretches: dict[tuple[int, int], tuple[int, int]] = {}
 
     def begin_step(self) -> None:
-        """Begin the next step."""
+        """Begin the next training step."""
         self._step += 1
         self._of_shape = {}
 
@@ -56,8 +57,10 @@ class DrawCounter:
         """Count a dropout mask.
 
         Args:
-            rate, shape: requested rate and shape.
-            keep_mask: bool, True for a kept cell.
+            name: name of the draw, such as ``dropout:encoder.layers.0``.
+            rate: requested share of dropped cells.
+            shape: requested shape.
+            keep_mask: the mask, bool, True for a kept cell.
         """
         stats = self.stats.masks.setdefault(name, MaskStats(list(shape), rate=rate))
         stats.draws += 1
@@ -71,8 +74,13 @@ class DrawCounter:
         self._relate(name, stats, rare, _both)
 
     def sequence(self, masks: np.ndarray) -> None:
-        """Count masks of one size, drawn one after another at a rate of 1/2: bool (masks, cells). With enough of them
-        no two cells are equal in all masks, however near to each other; nor are two masks."""
+        """Count masks of one size that were drawn one after another at a rate of 1/2.
+
+        With enough masks, no two cells are equal in all of the masks, and no two masks are equal in all cells.
+
+        Args:
+            masks: bool (masks, cells), True for a dropped cell.
+        """
         count, cells = masks.shape
         stats = MaskStats([cells], draws=count, rate=0.5, rare=[int(np.count_nonzero(masks)), masks.size])
         self.stats.sequences[f"dropout:{count} masks of {cells} cells"] = stats
@@ -82,7 +90,14 @@ class DrawCounter:
                 note_problem(stats, f"{what} {equal[1]} is {what} {equal[0]} once more")
 
     def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
-        """Count normal numbers. Seeded numbers are the same each time, and counted only the first time."""
+        """Count standard normal numbers. Seeded numbers are the same each time, and counted only the first time.
+
+        Args:
+            name: name of the draw, such as ``normal:encoder.layers.0.attention``.
+            shape: requested shape.
+            is_seeded: whether the configuration has a seed for the numbers.
+            numbers: the numbers that were drawn.
+        """
         stats = self.stats.rotations.setdefault(name, RotationStats(list(shape), seeded=is_seeded))
         stats.draws += 1
         if list(numbers.shape) != list(shape):
@@ -107,7 +122,16 @@ class DrawCounter:
     def _relate(
         self, name: str, stats: DrawStats, draw: np.ndarray, joint: Callable[[np.ndarray, np.ndarray], list]
     ) -> None:
-        """Compare a draw with itself shifted by one along each axis, and with earlier draws."""
+        """Add the counts of a draw with itself shifted by one along each axis, and with earlier draws.
+
+        The earlier draws are the previous draw of equal shape, and the module's draw of the previous step.
+
+        Args:
+            name: name of the draw.
+            stats: counts of the draw, which are changed.
+            draw: rare cells of a mask (bool), or normal numbers.
+            joint: returns the counts of two flat draws of equal size, :func:`_both` or :func:`_products`.
+        """
         flat = draw.ravel()
         for axis, stride in strides(draw.shape):
             # The end of a line precedes the start of the next: independent like all others.
@@ -122,16 +146,30 @@ class DrawCounter:
         self._of_shape[kind] = self._of_module[name] = flat
 
     def _note_repeat(self, name: str, stats: MaskStats, rare: np.ndarray) -> None:
-        """Note if a mask begins like an earlier mask of any shape, as masks drawn from the same state do."""
+        """Add a problem if a mask begins like an earlier mask of any shape.
+
+        Two masks that are drawn from an equal state of the generator begin alike at any shape.
+
+        Args:
+            name: name of the draw.
+            stats: counts of the draw, which the problem is added to.
+            rare: mask of the rare cells, flat.
+        """
         count = cells_of(REPEAT_BITS, stats.rate)
         if count is not None and count <= rare.size:
             start = b"%d:" % count + np.packbits(rare[:count]).tobytes()
             self._note_seen(name, stats, start, f"the first {count} cells are those of", self._seen)
 
     def _note_stretches(self, name: str, stats: MaskStats, rare: np.ndarray) -> None:
-        """Note if a stretch anywhere in a mask repeats a stretch of this mask or an earlier mask.
+        """Add a problem if a stretch anywhere in a mask repeats a stretch of this mask or an earlier mask.
 
-        Its length rules out chance: of 2^30 stretches no two are equal, with a probability of 1 - 2^-60.
+        A stretch is a run of consecutive cells. Its length rules out chance: of 2^30 stretches no two are equal, with a
+        probability of 1 - 2^-60.
+
+        Args:
+            name: name of the draw.
+            stats: counts of the draw, which the problem is added to.
+            rare: mask of the rare cells, flat.
         """
         count = cells_of(2 * REPEAT_BITS, stats.rate)
         if count is None or count > rare.size:
@@ -150,10 +188,17 @@ class DrawCounter:
                     return
 
     def _is_equal(self, first: tuple[int, int], second: tuple[int, int], count: int) -> bool:
-        """Return whether two stretches, each a pair of mask and first cell, are equal; hashes may collide."""
+        """Return whether two stretches of ``count`` cells are equal, since hashes may collide.
+
+        Args:
+            first: index of a mask and of the first cell of a stretch in it.
+            second: index of a mask and of the first cell of the other stretch.
+            count: number of cells of a stretch.
+        """
         return np.array_equal(self._stretch(*first, count), self._stretch(*second, count))
 
     def _stretch(self, number: int, place: int, count: int) -> np.ndarray:
+        """Return ``count`` cells of the mask with index ``number`` as bits, from the cell with index ``place`` on."""
         first = place // 8
         bits = np.unpackbits(self._masks[number][2][first : (place + count + 7) // 8])
         return bits[place - 8 * first :][:count]
@@ -161,7 +206,16 @@ class DrawCounter:
     def _note_equal_slices(
         self, name: str, stats: RotationStats, draw: np.ndarray, contents: dict[bytes, tuple[str, int]]
     ) -> None:
-        """Note if some head, hash round, or other slice has the numbers of another."""
+        """Add a problem if a slice of normal numbers along an axis has the numbers of another slice.
+
+        A slice may be a head or a hash round.
+
+        Args:
+            name: name of the draw.
+            stats: counts of the draw, which the problem is added to.
+            draw: the normal numbers.
+            contents: bytes of each earlier slice -> name and step of its draw.
+        """
         for axis in range(draw.ndim):
             if draw.size // max(draw.shape[axis], 1) * BITS_PER_NUMBER < REPEAT_BITS or draw.shape[axis] < 2:
                 continue
@@ -172,6 +226,15 @@ class DrawCounter:
     def _note_seen(
         self, name: str, stats: DrawStats, content: bytes, description: str, contents: dict[bytes, tuple[str, int]]
     ) -> None:
+        """Add a problem if ``contents`` has this content from an earlier draw; otherwise add the content.
+
+        Args:
+            name: name of the draw.
+            stats: counts of the draw, which the problem is added to.
+            content: bytes of a part of the draw.
+            description: beginning of the problem's message, such as ``the first 100 cells are those of``.
+            contents: bytes of each earlier part -> name and step of its draw.
+        """
         if content not in contents:
             contents[content] = (name, self._step)
             return
@@ -182,13 +245,20 @@ class DrawCounter:
 
 
 def cells_of(bits: int, rate: float) -> int | None:
-    """Return the number of cells that two masks share by chance with probability 2^-bits; None if all agree."""
+    """Return the number of cells that two masks have in common by chance with a probability of 2^-bits.
+
+    The result is None if all cells of a mask are equal at this rate.
+
+    Args:
+        bits: negative binary logarithm of the probability.
+        rate: share of dropped cells.
+    """
     of_one = -math.log2(rate**2 + (1.0 - rate) ** 2) if 0.0 < rate < 1.0 else 0.0
     return math.ceil(bits / of_one) if of_one else None
 
 
 def _stretch_hashes(cells: np.ndarray, count: int) -> np.ndarray:
-    """Position-independent 64-bit hash of each ``count`` cells in a row."""
+    """Return the 64-bit hash of each ``count`` consecutive cells, independent of their position, uint64."""
     powers, inverses = _powers(BASE, cells.size), _powers(pow(BASE, -1, 2**64), cells.size)
     sums = np.zeros(cells.size + 1, np.uint64)
     np.cumsum(np.where(cells, powers, np.uint64(0)), out=sums[1:])
@@ -200,18 +270,23 @@ def _stretch_hashes(cells: np.ndarray, count: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def _all_powers(base: int, count: int) -> np.ndarray:
+    """Return the powers 0 to ``count`` - 1 of a number modulo 2^64, uint64; cached."""
     powers = np.full(count, base, np.uint64)
     powers[0] = 1
     return np.cumprod(powers, dtype=np.uint64)
 
 
 def _powers(base: int, count: int) -> np.ndarray:
-    """Return the first powers of a number, modulo 2^64."""
+    """Return the powers 0 to ``count`` - 1 of a number modulo 2^64, uint64."""
     return _all_powers(base, 2 ** math.ceil(math.log2(max(count, 2))))[:count]
 
 
 def _equal_lines(lines: np.ndarray) -> tuple[int, int] | None:
-    """Return the indices of an earlier line of bytes and of the first line that repeats it; None without a repeat."""
+    """Return the indices of two equal rows of bytes, the earlier first; None if all rows differ.
+
+    Args:
+        lines: bytes, (rows, columns).
+    """
     whole = np.ascontiguousarray(lines).view(np.dtype((np.void, lines.shape[1])))[:, 0]
     _, first, kinds = np.unique(whole, return_index=True, return_inverse=True)
     repeat_indices = np.flatnonzero(first[kinds] != np.arange(len(lines)))
@@ -219,27 +294,32 @@ def _equal_lines(lines: np.ndarray) -> tuple[int, int] | None:
 
 
 def note_problem(stats: DrawStats, message: str) -> None:
-    """Note a problem of a draw, once."""
+    """Add a problem to the counts of a draw, unless they already have it."""
     if message not in stats.problems:
         stats.problems.append(message)
 
 
 def strides(shape: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """Yield each axis of more than one cell, counted from the last as -1, and the distance of neighbours along it."""
+    """Yield each axis with more than one element, and the distance of neighbors along it in the flat array.
+
+    Axes are strings that count from the last axis as -1: shape (2, 3) -> (``-2``, 3), (``-1``, 1).
+    """
     for axis, size in enumerate(shape):
         if size > 1:
             yield str(axis - len(shape)), math.prod(shape[axis + 1 :])
 
 
 def _both(earlier: np.ndarray, later: np.ndarray) -> list[int]:
-    """Return the number of cells set in both, and in ``earlier``."""
+    """Return the number of cells set in both masks, and the number set in ``earlier``."""
     return [int(np.count_nonzero(earlier & later)), int(np.count_nonzero(earlier))]
 
 
 def _products(earlier: np.ndarray, later: np.ndarray) -> list[float]:
+    """Return the sum of the products of two arrays of normal numbers, and the sum of the squares of ``earlier``."""
     earlier = earlier.astype(np.float64, copy=False)
     return [float(np.dot(earlier, later.astype(np.float64, copy=False))), float(np.dot(earlier, earlier))]
 
 
 def _sum(totals: list[float], counts: list[float]) -> list[float]:
+    """Return the sum of two lists of counts, element by element."""
     return [one + other for one, other in zip(totals, counts, strict=True)]

@@ -1,7 +1,7 @@
-"""A model larger than memory, measured stage by stage (:mod:`toolkit.parity.job.stages`).
+"""Measurements of a model larger than memory, which runs stage by stage (:mod:`toolkit.parity.job.stages`).
 
-This process writes a stage's file when the port has sent the whole stage. The stage is then done, and its R64 tensors
-are released.
+A stage is the embedding, a layer, or the head, forward or backward. This process writes a stage's file when the port
+has sent the whole stage. The stage is then done, and its R64 tensors are released.
 """
 
 from __future__ import annotations
@@ -28,12 +28,24 @@ from toolkit.parity.measure import constants, error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorStats
 from toolkit.parity.measure.evaluation import TRAINING
 
+#: Type of the values of dictionaries that are merged.
 Value = TypeVar("Value")
 
 
 @dataclass
 class StageMeasurements:
-    """Measurements of a stage in one dtype; ``partial`` is of the output layer's gradient."""
+    """Measurements of a stage in one dtype.
+
+    Attributes:
+        tensors: difference of each tensor from R64, by name.
+        apart: distance of each hidden state, of the logits and of the loss from the reference in the same dtype, by
+            name.
+        parameter_errors: largest difference of each parameter from its initial value, by name.
+        draw_problems: description of each wrong request for a draw, by the draw's name.
+        unused_draws: names of R64's draws that the port did not request.
+        relu_flips: signs of ReLU inputs that differ from R64's, by module.
+        partial: statistics of the rows of the output layer's gradient that have come so far.
+    """
 
     tensors: dict[str, TensorStats] = field(default_factory=dict)
     apart: dict[str, TensorStats] = field(default_factory=dict)
@@ -46,14 +58,29 @@ class StageMeasurements:
 
 @dataclass
 class MeasuredStage:
-    """Measurements of a stage in every dtype, and its modules' places."""
+    """Measurements of a stage in all dtypes.
+
+    Attributes:
+        dtypes: measurements by dtype.
+        places: source locations of the stage's modules, by path.
+    """
 
     dtypes: dict[str, StageMeasurements] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
 
 
 class StageReferenceFiles:
-    """The reference's draws in a stage, as :class:`.dtype.ReferenceFiles` has them for a whole step."""
+    """R64's draws in a stage, and the rates of its dropout masks: the :class:`.asked_draws.ReferenceDraws` of a stage.
+
+    Args:
+        job: the job.
+        side: files of the port's worker.
+        stage: name of the stage, such as ``layer-003``.
+
+    Attributes:
+        draws: R64's draws, by run and name; the only run is the step.
+        rates: rates of R64's dropout masks, by name.
+    """
 
     def __init__(self, job: Job, side: stages.Side, stage: str) -> None:
         self.job = job
@@ -63,7 +90,18 @@ class StageReferenceFiles:
 
 
 class StageLedger(MessageHandler):
-    """Measures a stage in one dtype. The embedding's rows are the batch's tokens."""
+    """Measures a stage in one dtype.
+
+    Args:
+        job: the job.
+        side: files of the port's worker.
+        stage: name of the stage, such as ``layer-003``.
+        dtype: dtype of the port's run.
+        rows: token ids of the batch: indices of the embedding's rows that have a gradient.
+
+    Attributes:
+        measurements: measurements so far.
+    """
 
     def __init__(self, job: Job, side: stages.Side, stage: str, dtype: str, rows: np.ndarray) -> None:
         self.side, self.stage, self.dtype, self.rows = side, stage, dtype, rows
@@ -75,15 +113,20 @@ class StageLedger(MessageHandler):
 
     @handles("asked")
     def _check_request(self, message: Message, request: DrawRequest) -> None:
+        """Compare a requested draw with R64's draw of its name (:class:`.AskedDraws`)."""
         self._draws.handle(message)
 
     @handles("signs")
     def _compare_signs(self, message: Message, content: None) -> None:
+        """Compare the signs of a ReLU's inputs with R64's (:class:`.Choices`)."""
         self._choices.handle(message)
 
     @handles("tensor")
     def _handle_tensor(self, message: Message, content: None) -> None:
-        """Compare a tensor with R64's, and a hidden state, logits or loss in float32 with the reference's."""
+        """Record the difference of a tensor from R64's, and in float32 also from the reference's float32 tensor.
+
+        The reference has float32 tensors for hidden states, logits and the loss.
+        """
         name, truth = message.name, self._truth.get(message.name)
         theirs = self._truth.get(f"float32:{name}") if self.dtype == "float32" else None
         if theirs is None:
@@ -95,7 +138,10 @@ class StageLedger(MessageHandler):
 
     @handles("held")
     def _handle_held(self, message: Message, content: None) -> None:
-        """Compare a parameter with its initial value; for a tied output layer, with the embedding's value."""
+        """Record the largest difference of a parameter from its initial value.
+
+        A tied output layer has the embedding's initial value.
+        """
         weights = stages.open_weights(self.side.job, self.stage)
         if message.name not in weights:
             weights = stages.open_weights(self.side.job, stages.EMBEDDING)
@@ -103,8 +149,11 @@ class StageLedger(MessageHandler):
 
     @handles("rows")
     def _handle_rows(self, message: Message, content: list[Any]) -> None:
-        """Compare some rows of the output layer's gradient. If it is tied to the embedding, the rows of the batch's
-        tokens wait for the embedding's."""
+        """Add the difference of some rows of the output layer's gradient from R64's.
+
+        If the output layer is tied to the embedding, the rows of the batch's tokens are compared when the embedding's
+        gradient has been added to them.
+        """
         start, tied = content
         truth = self.side.truth("head-table").rows(message.name, start, start + message.shape[0])
         left_out = self.rows if tied else np.array([], int)
@@ -112,12 +161,15 @@ class StageLedger(MessageHandler):
 
     @handles("all rows")
     def _handle_all_rows(self, message: Message, content: list[int]) -> None:
-        """All rows of an output layer that is not tied have come."""
+        """Record the difference of the gradient of an output layer that is not tied, after its last rows."""
         self.measurements.tensors[f"gradient:{message.name}"] = self.measurements.partial.stats(tuple(content))
 
     @handles("own rows")
     def _handle_own_rows(self, message: Message, content: list[Any]) -> None:
-        """Compare the embedding's gradient of the batch's tokens; all other rows are 0, or the output layer's."""
+        """Record the difference of the embedding's gradient, given its rows of the batch's tokens.
+
+        All other rows are 0, or the rows of a tied output layer's gradient, which the head stage has measured.
+        """
         shape, tied = content
         total = RunningStats((shape[0] - len(self.rows)) * shape[1])
         if tied:
@@ -126,14 +178,22 @@ class StageLedger(MessageHandler):
         self.measurements.tensors[f"gradient:{message.name}"] = total.stats(tuple(shape))
 
     def result(self) -> StageMeasurements:
-        """Return the measurements."""
+        """Return the measurements of the stage."""
         self.measurements.draw_problems, self.measurements.unused_draws = self._draws.problems, self._draws.unused()
         self.measurements.relu_flips = self._facts.relu_flips
         return self.measurements
 
 
 class Ledger(MessageHandler):
-    """All stages, and what belongs to none."""
+    """Measures all stages in turn, and the messages that belong to no stage, such as tokens.
+
+    Args:
+        job: the job.
+        folder: job folder.
+
+    Attributes:
+        side: files of the port's worker.
+    """
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job, self.folder = job, folder
@@ -147,7 +207,7 @@ class Ledger(MessageHandler):
         self._stage_places: dict[str, Place] = {}
 
     def handle(self, message: Message) -> None:
-        """Handle a message of the port's process about the part that it began last."""
+        """Handle a message, which belongs to the stage and dtype of the last ``begin`` message."""
         if self.can_handle(message.kind):
             super().handle(message)
         elif not self._stage:
@@ -159,28 +219,31 @@ class Ledger(MessageHandler):
 
     @handles(BEGIN)
     def _begin(self, message: Message, part: list[str]) -> None:
+        """Record the stage and the dtype of the next messages; both are empty for messages outside of all stages."""
         self._stage, self._dtype = part or ("", "")
 
     @handles("places")
     def _add_places(self, message: Message, places: dict[str, Place]) -> None:
+        """Record source locations of the current stage's modules, or outside of a stage of other code."""
         own_places = self._stage_places if self._stage else self._places
         own_places |= places
 
     @handles("constant")
     def _compare_constant(self, message: Message, content: None) -> None:
+        """Record the error of a position table that the port computes itself, in units of rounding of the angle."""
         theirs = files.read_tensors(self.folder / "reference" / "constants.safetensors")[message.name]
         self._constants[message.name] = constants.measure_angle_error(message.value(), theirs)
 
     @handles("done")
     def _finish(self, message: Message, content: None) -> None:
-        """All of a stage has come."""
+        """Write the measurements of the current stage, which is complete, and release its R64 tensors."""
         stages_measured = {dtype: ledger.result() for dtype, ledger in self._now.items()}
         self.side.finish(self._stage, MeasuredStage(stages_measured, self._stage_places))
         self.side.release_truth([self._stage, "head-table"] if self._stage == stages.HEAD else [self._stage])
         self._now, self._stage_places = {}, {}
 
     def result(self) -> CandidateResult:
-        """Join what all stages measured, also in an earlier process."""
+        """Return the measurements of all stages together, including stages that an earlier process measured."""
         stages_measured = [self.side.measurements(stage, MeasuredStage) for stage in self.side.stages()]
         places = {name: place for one in stages_measured for name, place in one.places.items()} | self._places
         dtypes = {
@@ -193,7 +256,13 @@ class Ledger(MessageHandler):
 def _join_stages(
     parts: Sequence[StageMeasurements], places: dict[str, Place], constant_errors: dict[str, float]
 ) -> CandidateDtype:
-    """Join all stages' measurements in one dtype."""
+    """Return the measurements of all stages in one dtype together.
+
+    Args:
+        parts: measurements of each stage.
+        places: source locations of all modules, by path.
+        constant_errors: error of each constant, by name.
+    """
     return CandidateDtype(
         tensors=_merge_dicts([part.tensors for part in parts]),
         apart=_merge_dicts([part.apart for part in parts]),
@@ -207,4 +276,5 @@ def _join_stages(
 
 
 def _merge_dicts(parts: Sequence[dict[str, Value]]) -> dict[str, Value]:
+    """Return one dictionary with the entries of all parts; a later part replaces equal keys."""
     return {name: value for part in parts for name, value in part.items()}
