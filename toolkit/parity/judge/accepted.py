@@ -1,4 +1,7 @@
-"""Known differences of a user's pair: findings on tensors that the map accepts by name, up to a bound in the map."""
+"""Known differences of a user's pair: findings that its map accepts by tensor name, up to a bound.
+
+The map is the pair's file of corresponding parameters and modules. An accepted finding does not stop the port.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,12 @@ from toolkit.parity.judge.findings import AcceptedFinding, Verdict
 
 
 def pattern_of(name: str, patterns: Iterable[str]) -> str | None:
-    """Return the first pattern that a tensor's name matches."""
+    """Return the first pattern that a tensor's name matches, such as ``output:*.norm``; None if there is none.
+
+    Args:
+        name: name of the tensor.
+        patterns: shell patterns of names (``*``, ``?``).
+    """
     return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
 
 
@@ -46,6 +54,15 @@ def _notes(
     patterns_beyond_bound: set,
     tensors: list[str],
 ) -> Iterator[Note]:
+    """Yield a note for each pattern: its accepted findings, or that it is not needed or names no tensor.
+
+    Args:
+        accepted_findings: findings that the map accepts.
+        known_differences: accepted differences by pattern of tensor names.
+        patterns_beyond_bound: patterns with a finding beyond their bound; these get no note without an accepted
+            finding.
+        tensors: names of all compared tensors.
+    """
     for pattern, difference in known_differences.items():
         data = {"pattern": pattern, "why": difference.why}
         if relative_errors := [one.relative for one in accepted_findings if one.pattern == pattern]:

@@ -39,7 +39,7 @@ BEYOND_FLOAT32 = 1e4
 
 
 def float32_bounds(noise: tuple[float, float], scale: tuple[float, float]) -> tuple[float, float]:
-    """Return the largest allowed RMS and maximum of the difference between two float32 values of a tensor (verdict 3).
+    """Return the largest allowed RMS and maximum of the difference of two float32 values of a tensor (verdict 3).
 
     Args:
         noise: RMS and maximum of the tensor's rounding error.
@@ -52,6 +52,14 @@ def float32_bounds(noise: tuple[float, float], scale: tuple[float, float]) -> tu
 
 
 def _bound(factor: float, noise: float, size: float, dtype: str) -> float:
+    """Return the largest allowed error of a tensor.
+
+    Args:
+        factor: factor of the noise.
+        noise: rounding error of the reference.
+        size: RMS or maximum of the tensor in R64.
+        dtype: dtype of the port's run.
+    """
     return factor * noise + FLOOR_UNITS * UNIT[dtype] * size
 
 
@@ -150,6 +158,7 @@ def rescale_record(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
     scale = growth if math.isfinite(growth) else 0.0
 
     def scaled_noise(runs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
+        """Return the noise of all runs times the scale, by dtype."""
         return {dtype: [one if one is None else scale * one for one in noise] for dtype, noise in runs.items()}
 
     return replace(
@@ -179,6 +188,7 @@ def ratio(error: float, scale: float) -> float:
 
 
 def _largest(runs: list[float | None]) -> float:
+    """Return the largest of the runs' errors; no error may be None."""
     return max(_size(run) for run in runs)
 
 

@@ -1,4 +1,7 @@
-"""Which of the findings is nearest to the cause (the specification's "Finding the place")."""
+"""Choice of the culprit: the finding that is nearest to the cause.
+
+The specification has the order in its section "Finding the place".
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from toolkit.parity.measure.naming import TensorName
 DTYPES = ("float64", "float32", "bfloat16")
 #: Kinds of tensors, draws and choices that a wrong recomputing backward makes wrong although the forward is right.
 AFFECTED_BY_RECOMPUTING = ("gradient", "dropout", "normal", "relu")
-#: Kinds of tensors that a side holds or draws.
+#: Kinds of tensors that a side holds or draws, and does not compute: all later tensors depend on them.
 PARTS = ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets")
 
 
@@ -49,6 +52,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     only_lowered = all(finding.dtype == "bfloat16" for finding in verdict.findings)
 
     def rank(finding: Finding) -> tuple:
+        """Return the rank of a finding as a tuple that sorts the finding nearest to the cause first."""
         if finding.verdict == "precision":  # the cause of every error in bfloat16, if no other dtype is wrong
             return (0, DTYPES.index("bfloat16") - 0.5, operations.index(finding)) if only_lowered else (6,)
         name = TensorName.parse(finding.name)
@@ -60,6 +64,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         return rank_in_run(finding, "")
 
     def rank_in_run(finding: Finding, run: str) -> tuple:
+        """Return the rank of a finding within one run, the step (empty ``run``) or an evaluation."""
         if finding.name in verdict.same_numbers:  # right numbers at other places: the fault is behind them
             return (7,)
         order, place = orders[run], places[run]
@@ -104,11 +109,12 @@ def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:
 
 
 def recomputing_at_fault(verdict: Verdict) -> set[str]:
-    """Return the dtypes where only the recomputing backward is wrong: forward and plain autograd are right."""
+    """Return the dtypes whose recomputing backward is wrong while forward and plain autograd are right."""
     return {dtype for dtype in {finding.dtype for finding in verdict.findings} if _is_at_fault(verdict, dtype)}
 
 
 def _is_at_fault(verdict: Verdict, dtype: str) -> bool:
+    """Return whether only the recomputing backward is wrong in a dtype."""
     findings = [
         finding
         for finding in verdict.findings
@@ -124,11 +130,19 @@ def _is_at_fault(verdict: Verdict, dtype: str) -> bool:
 
 
 def _has_gradient(names: Iterable[TensorName]) -> bool:
+    """Return whether any of the names is the name of a gradient."""
     return any(name.kind == "gradient" for name in names)
 
 
 def _first_use(module: str, order: list[str]) -> int:
-    """Return the index of the first output of ``module``, so that its fault ranks before its consequences."""
+    """Return the index of the first output of a module in the execution order; its length if there is none.
+
+    So a fault of a parameter ranks before its consequences.
+
+    Args:
+        module: path of the module or of its parameter, such as ``encoder.norm.weight``.
+        order: names of the run's tensors in execution order.
+    """
     owner = module.rpartition(".")[0] if module.endswith((".weight", ".bias")) else module
     names = enumerate(map(TensorName.parse, order))
     return next((i for i, name in names if (name.kind, name.module) == ("output", owner)), len(order))

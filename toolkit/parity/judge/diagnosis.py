@@ -1,4 +1,4 @@
-"""Explain for the report where and why the reference's float32 loses its digits, so that users look for no bug there.
+"""Explanation of tensors whose float32 value is noise in the reference, so that users look for no bug there.
 
 A tensor whose float32 value is off by more than a tenth (:data:`.bounds.UNINFORMATIVE`) is judged only in float64. The
 cause is in the weights. If attention puts all its weight on one position, the backward of softmax subtracts equal
@@ -16,10 +16,12 @@ from toolkit.parity.judge.bounds import is_measured, largest_noise
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
+#: Path of a module within a layer: the match is the layer's path, the group its number.
 LAYER = re.compile(r"^.*?\.(?:layers|layer|blocks|h)\.(\d+)\b")
-#: Attention with this share of saturated rows counts as saturated; a residual stream with this growth, as grown.
+#: Smallest share of saturated rows (:data:`.results.SATURATED_BELOW`) of an attention that counts as saturated, and
+#: smallest factor of growth of a residual stream that counts as grown.
 MIN_SATURATED_SHARE, MIN_GROWTH = 0.1, 1e3
-#: A gradient whose float64 value is off by this share consists only of rounding.
+#: Relative noise of R64 beyond which a gradient consists only of rounding.
 NOTHING_BUT_ROUNDING = 1e-3
 
 
@@ -57,10 +59,12 @@ def explain_lost_digits(
 
 
 def _is(name: str, kind: str) -> bool:
+    """Return whether a name is a gradient (kind ``gradient``) or another tensor of the step (kind ``output``)."""
     return is_gradient(name) == (kind == "gradient") and not TensorName.parse(name).is_of_training
 
 
 def _is_rounding(tensor: TensorRecord) -> bool:
+    """Return whether R64's value of a tensor consists only of rounding."""
     if not is_measured(tensor, "float64"):
         return False
     return largest_noise(tensor, "float64") > NOTHING_BUT_ROUNDING * (tensor.rms or 0.0)
@@ -80,6 +84,7 @@ def _causes(
     index = _index(first_lost_module)
 
     def between(module: str) -> bool:
+        """Return whether a module lies between the first lost module and the end that ``kind`` names."""
         own = _index(module)
         return index is None or own is None or (own >= index if kind == "gradient" else own <= index)
 
@@ -101,16 +106,20 @@ def _causes(
 
 
 def _is_stream(name: TensorName) -> bool:
-    """Return whether the tensor is a residual stream after a layer: its output, or one of a reversible layer's two."""
+    """Return whether a tensor is a residual stream after a layer.
+
+    Such a tensor is the output of a layer, or one of the two streams of a reversible layer.
+    """
     return name.kind == "stream" or (name.kind == "output" and LAYER.fullmatch(name.module) is not None)
 
 
 def _layer(module: str) -> str:
-    """Return the path of the layer that contains a module; empty outside of all layers."""
+    """Return the path of the layer that contains a module, such as ``encoder.layers.3``; empty if none does."""
     match = LAYER.match(module)
     return match[0] if match else ""
 
 
 def _index(module: str) -> int | None:
+    """Return the number of the layer that contains a module; None outside of all layers."""
     match = LAYER.match(module)
     return int(match[1]) if match else None

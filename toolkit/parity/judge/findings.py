@@ -1,4 +1,7 @@
-"""The findings of a gate, and the verdict that holds them with all comparisons."""
+"""The findings of a gate (faults of the port), and the verdict, which has them and all comparisons.
+
+The verdict of a single finding is its kind, such as ``semantics``; the specification's section "Verdicts" lists them.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,25 @@ from typing import Any
 from toolkit.parity.job.results import Note
 from toolkit.parity.judge.bounds import Comparison
 
-#: Verdicts of a finding on a tensor of the step; the names of the other verdicts state their subject.
+#: Verdicts of findings on a tensor of the step, in float64 and in float32 or bfloat16. The names of the other verdicts
+#: state their subject.
 OF_TENSORS = ("semantics", "rounding")
 #: Message of a finding on a tensor that only the port has.
 ALONE = "computed by the port, has no counterpart in the reference"
-#: Verdicts on the backward that computes layers again.
+#: Verdicts of findings on the recomputing backward, with recorded draws and with the port's own draws.
 OF_RECOMPUTING = ("recomputed", "replay")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A difference that is a fault.
+    """A difference of the port from the reference that stops the port.
 
     Attributes:
         verdict: structure, buckets, signs, choices, semantics, rounding, precision, loop, recomputed, replay,
-            randomness, initialisation or tokenizer; ``reference`` if the reference itself is at fault, or if it has
-            no tensor to compare.
+            randomness,
+        initialisation, tokenizer or trajectory; ``reference`` if the reference itself is at fault, or if it has no
+            tensor to
+        compare.
         name: name of the wrong tensor, parameter, draw or text.
         message: description of the fault, with its figures.
         dtype: dtype of the fault; empty if it concerns all dtypes.
@@ -37,11 +43,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class AcceptedFinding:
-    """A finding that the map accepts.
+    """A finding that a pair's map accepts as a known difference.
 
     Attributes:
         finding: the accepted finding.
-        relative: error over the size of the tensor.
+        relative: error (RMS) divided by the RMS of the tensor.
         pattern: pattern of tensor names in the map.
         why: reason for the difference, from the map.
         within: largest accepted relative error, from the map.
@@ -60,21 +66,24 @@ class Verdict:
 
     Attributes:
         comparisons: comparisons of the port's tensors with R64.
-        recomputed: the recomputing backward against plain autograd of the same port, with recorded draws. The two
-            gradients may differ by as much as a gradient may differ from R64.
-        replay: the same with the port's own draws.
-        plain: plain autograd against R64, if the step's own gradients come from another backward.
+        recomputed: comparisons of the recomputing backward with plain autograd of the same port, with recorded draws.
+            The two
+        gradients may differ by as much as a gradient may differ from R64.
+        replay: comparisons of the same two backwards with the port's own draws.
+        plain: comparisons of plain autograd with R64, if the step's own gradients come from another backward.
         findings: faults that stop the run.
-        notes: sentences for the report.
+        notes: notes for the report (:data:`.notes.TEXTS`).
         reference_faults: faults of the reference. A difference from a faulty reference does not show a fault of the
-            port. A port that agrees passes.
-        accepted: findings that a pair's map accepts. They are no longer in ``findings``.
-        training_unjudged_from: first step of a pair's training in which the two sides differ, if an accepted
-            difference may be the reason; None otherwise.
+            port. A
+        port that agrees with it passes.
+        accepted: findings that a pair's map accepts. They have been removed from ``findings``.
+        training_unjudged_from: first step of a pair's training with a difference of the two sides, if an accepted
+            difference
+        may be the reason; None otherwise.
         set_aside: findings on outputs of a pair that are not compared, since everything behind them agrees
-            (:mod:`.interfaces`).
+        (:mod:`.interfaces`).
         replaceable: names of the outputs that are set aside if nothing else differs.
-        same_numbers: names of a pair's outputs that hold the numbers of R64 at other places.
+        same_numbers: names of a pair's outputs that hold the numbers of R64 at other positions.
         padded_outputs: names of the outputs in ``same_numbers`` that also have rows of padding, from the first layer.
     """
 
@@ -94,28 +103,33 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether there are no findings."""
+        """Whether the port has passed: the list of findings is empty."""
         return not self.findings
 
     @property
     def inconclusive(self) -> bool:
-        """Whether the findings do not show a fault of the port: the reference is at fault or not finite."""
+        """Whether the findings do not show a fault of the port, since the reference is at fault or not finite."""
         of_reference = all(finding.verdict == "reference" for finding in self.findings)
         return bool(self.findings and (self.reference_faults or of_reference))
 
     def compared_by(self, verdict: str) -> list[Comparison]:
-        """Return the comparisons behind findings of this verdict."""
+        """Return the comparisons that findings with this verdict come from, such as ``recomputed``."""
         return getattr(self, verdict) if verdict in OF_RECOMPUTING else self.comparisons
 
     def nearest(self, dtype: str, count: int) -> list[Comparison]:
-        """Return the ``count`` comparisons of a dtype with the largest margins."""
+        """Return the ``count`` comparisons of a dtype that are nearest to their bounds, the largest margin first."""
         comparisons = [c for c in self.comparisons if c.dtype == dtype and c.informative]
         return sorted(comparisons, key=lambda c: c.margin, reverse=True)[:count]
 
     def find(self, verdict: str, name: str, message: str, dtype: str = "") -> None:
-        """Add a finding."""
+        """Add a finding; see :class:`Finding` for the arguments."""
         self.findings.append(Finding(verdict, name, message, dtype))
 
     def note(self, kind: str, **data: Any) -> None:
-        """Add a note (:data:`.notes.TEXTS`)."""
+        """Add a note for the report.
+
+        Args:
+            kind: key of :data:`.notes.TEXTS`.
+            data: values for the note's text.
+        """
         self.notes.append(Note(kind, data))

@@ -2,8 +2,8 @@
 
 This module only computes with the counts of :mod:`toolkit.parity.measure.initial_values`. Parameters that the reference
 sets to a constant must have that constant. For the other parameters, each statistic becomes a signed root z, which is
-judged by the limit of :mod:`.rng_tests`. No test is a large-sample approximation. For two samples of n values each from
-one distribution, the bounds are on
+judged by the limit of :mod:`.rng_tests`: z is about a number of standard deviations, and 0 for an expected value. No
+test is a large-sample approximation. For two samples of n values each from one distribution, the bounds are on
 
 - the spread of normal numbers: one side's share of the sum of squares is Beta((n - 1)/2, (n - 1)/2), and its Chernoff
   bound is P(|z| > LIMIT) <= 2 exp(-LIMIT^2 / 2) = 3e-14. z is the root of twice the log-likelihood ratio;
@@ -29,13 +29,17 @@ from toolkit.parity.measure.initial_values import NewValues, SampleStats
 
 
 def find_wrong_initializations(new_weights: NewWeights) -> Iterator[tuple[str, str]]:
-    """Yield each parameter that the port initializes unlike the reference, with its first wrong statistic."""
+    """Yield the name of each parameter that the port initializes unlike the reference, and a message.
+
+    The message has the parameter's first wrong statistic.
+    """
     for name, values in new_weights.parameters.items():
         if problem := next(_problems(name, values), None):
             yield name, f"as {new_weights.place} makes it anew: {problem}"
 
 
 def _problems(name: str, values: NewValues) -> Iterator[str]:
+    """Yield a message for each wrong statistic of a newly initialized parameter, given its name and values."""
     ours, theirs = values.ours, values.theirs
     if ours is None or theirs is None:
         yield "the reference has no such parameter" if theirs is None else "it is missing"
@@ -52,7 +56,12 @@ def _problems(name: str, values: NewValues) -> Iterator[str]:
 
 
 def deviations(name: str, values: NewValues) -> Iterator[Deviation]:
-    """Yield the statistics of a parameter, unless one of the sides sets it to a constant."""
+    """Yield the statistics of a newly initialized parameter; none if a side lacks it or sets it to a constant.
+
+    Args:
+        name: name of the parameter.
+        values: comparison of both sides' values.
+    """
     ours, theirs = values.ours, values.theirs
     if ours is None or theirs is None or ours.is_constant or theirs.is_constant:
         return
@@ -68,7 +77,7 @@ def deviations(name: str, values: NewValues) -> Iterator[Deviation]:
 
 
 def spread_z(ours: SampleStats, theirs: SampleStats) -> float:
-    """Return z of the ratio of two spreads."""
+    """Return the signed root z of the ratio of two sides' spreads; positive if the port's is larger."""
     expected_share = (ours.count - 1) / (ours.count + theirs.count - 2)
     share = ours.squares / (ours.squares + theirs.squares)
     root = math.sqrt((ours.count + theirs.count - 2) * max(divergence(expected_share, share), 0.0))
@@ -76,7 +85,7 @@ def spread_z(ours: SampleStats, theirs: SampleStats) -> float:
 
 
 def mean_z(ours: SampleStats, theirs: SampleStats) -> float:
-    """Return z of the difference of two means; 0 if its square is below expectation."""
+    """Return the signed root z of the difference of two sides' means; 0 if its square is below expectation."""
     difference = ours.mean - theirs.mean
     between_means = _harmonic(ours, theirs) * difference**2
     share, free = between_means / (between_means + ours.squares + theirs.squares), ours.count + theirs.count - 1
@@ -85,16 +94,20 @@ def mean_z(ours: SampleStats, theirs: SampleStats) -> float:
 
 
 def _harmonic(ours: SampleStats, theirs: SampleStats) -> float:
+    """Return n m / (n + m) for the numbers of values n and m of the two sides."""
     return ours.count * theirs.count / (ours.count + theirs.count)
 
 
 def _spread(stats: SampleStats) -> float:
+    """Return the standard deviation of the values."""
     return math.sqrt(stats.squares / stats.count)
 
 
 def _describe_values(stats: SampleStats) -> str:
+    """Describe the values of a parameter by their range, or by their value if all are equal."""
     return f"all {stats.lowest:.3g}" if stats.is_constant else f"from {stats.lowest:.3g} to {stats.highest:.3g}"
 
 
 def _list_rows(rows: list[int]) -> str:
+    """Return the first four indices of rows as text, such as ``0, 3``; ``none`` without rows."""
     return ", ".join(map(str, rows[:4])) + (", ..." if len(rows) > 4 else "") if rows else "none"

@@ -39,13 +39,19 @@ OF_OUTPUTS = ("structure", "semantics", "rounding")
 
 
 def differing_outputs(candidate: CandidateResult) -> Mapping[str, OutputDifference]:
-    """Return how the port's outputs differ from R64's, in the most accurate dtype that was compared."""
+    """Return the differences of the port's outputs from R64's by name, in the most accurate compared dtype."""
     dtype_results = [candidate.dtypes[dtype] for dtype in ACCURATE if dtype in candidate.dtypes]
     return next(iter(dtype_results), CandidateDtype()).differing_outputs
 
 
 def is_decided_behind(name: str, difference: OutputDifference, facts: ReferenceFacts) -> bool:
-    """Return whether what lies behind an output of the step shows if the port's output is wrong."""
+    """Return whether the tensors computed from an output of the step would show that the output is wrong.
+
+    Args:
+        name: name of the output.
+        difference: difference of the port's output from R64's.
+        facts: properties of the reference, with the share of each output that the loss depends on.
+    """
     share = facts.read.get(name)
     if share is None:
         return False
@@ -79,10 +85,10 @@ def replaceable_outputs(verdict: Verdict, reference: ReferenceResult, candidate:
 
 
 def padded_outputs(reference: ReferenceResult, candidate: CandidateResult) -> set[str]:
-    """Return the names of outputs that hold R64's rows and others, where the reference's layers see no padding.
+    """Return the names of the port's outputs that hold R64's rows and also rows of padding.
 
-    These are several, and the first of all outputs is one. A single layer that gives more rows, as a convolution that
-    pads, may be the fault.
+    This is so if the reference's layers see no padding. The result has several outputs, among them the first of all
+    outputs; otherwise it is empty. A single layer that returns more rows, as a convolution that pads, may be the fault.
     """
     ours = next((candidate.dtypes[dtype].tensors for dtype in ACCURATE if dtype in candidate.dtypes), {})
     tensor_names = {name: TensorName.parse(name) for name in reference.tensors}
@@ -99,14 +105,20 @@ def padded_outputs(reference: ReferenceResult, candidate: CandidateResult) -> se
 
 
 def _is_of_interface(finding: Finding, verdict: Verdict, candidate: CandidateResult) -> bool:
-    """Return whether a finding is set aside if all are: it is on a replaceable output, which is finite."""
+    """Return whether a finding is on a replaceable output, which is finite, so that it may be set aside."""
     stats = candidate.dtypes[finding.dtype].tensors.get(finding.name) if finding.dtype in candidate.dtypes else None
     is_finite = stats is None or stats.finite
     return finding.name in verdict.replaceable and finding.verdict in OF_OUTPUTS and is_finite
 
 
 def set_aside(verdict: Verdict, reference: ReferenceResult, candidate: CandidateResult) -> None:
-    """Move the findings on replaceable outputs out of a verdict that has no other, and note them."""
+    """Move all findings out of a verdict if each is on a replaceable output, and note these outputs.
+
+    Args:
+        verdict: verdict to change; its sets of output names are filled in any case.
+        reference: measurements of the reference.
+        candidate: measurements of the port.
+    """
     differing = differing_outputs(candidate)
     verdict.same_numbers = {name for name, one in differing.items() if one.shared}
     verdict.padded_outputs = padded_outputs(reference, candidate)

@@ -1,4 +1,7 @@
-"""The notes of a report in addition to its verdict: a sentence for each :class:`toolkit.parity.job.results.Note`."""
+"""The notes of a report in addition to its verdict: a sentence for each :class:`toolkit.parity.job.results.Note`.
+
+A note is a fact that readers of the report need and that does not stop the port.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 from toolkit.parity.job.results import Note
 
-#: kind -> template for a note's data.
+#: Kind of a note -> template of its sentence, which ``str.format`` fills with the note's data.
 TEXTS: Mapping[str, str] = {
     # of the reference
     "reference-mask": (
@@ -175,15 +178,15 @@ TEXTS: Mapping[str, str] = {
 }
 
 
-#: Kinds of notes that may explain a difference. They are left out if nothing differs.
+#: Kinds of notes that may explain a difference. The report omits them if nothing differs.
 HINTS = ("other-initial-value", "other-shape")
 
 
 def text(note: Note) -> str:
-    """Return a note as a sentence."""
+    """Return the sentence of a note, with its data filled in."""
     return TEXTS[note.kind].format(**note.data)
 
 
 def as_content(note: Note) -> dict[str, Any]:
-    """Return the content of a note in ``parity.json``."""
+    """Return a note as the content of ``parity.json``: its kind, data and sentence."""
     return {"kind": note.kind, "data": note.data, "text": text(note)}

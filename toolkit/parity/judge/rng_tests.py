@@ -25,20 +25,20 @@ from dataclasses import dataclass
 
 from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, RotationStats
 
-#: Bound on |z| of any statistic.
+#: Largest allowed |z| of any statistic; z is about a number of standard deviations.
 LIMIT = 8.0
-#: How far a rate may be off by design: 16 random bits decide on a cell
+#: Largest difference of a rate from the requested rate by design: 16 random bits decide on a cell
 #: (:func:`models.operations.ops.random_mask`).
 RATE_SLACK = 2.0**-17
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """A statistic of the draws of one module, or of all modules together.
+    """A statistic of the draws of one module, or of all modules together, as a distance from its expected value.
 
     Attributes:
         name: name of the draw; ``dropout:all masks of rate P`` or ``normal:all rotations`` for all modules together.
-        z: 0 if the statistic is as expected.
+        z: signed root of the statistic, about a number of standard deviations; 0 if it is as expected.
         message: the figures in words.
     """
 
@@ -48,7 +48,7 @@ class Deviation:
 
 
 def find_wrong_draws(generators: GeneratorStats) -> Iterator[tuple[str, str]]:
-    """Yield the name of each wrong draw of the port, and a message."""
+    """Yield the name and a message for each of the port's draws that chance does not explain."""
     for name, draws in (*generators.masks.items(), *generators.rotations.items(), *generators.sequences.items()):
         for problem in draws.problems:
             yield name, problem
@@ -59,7 +59,7 @@ def find_wrong_draws(generators: GeneratorStats) -> Iterator[tuple[str, str]]:
 
 
 def deviations(generators: GeneratorStats) -> Iterator[Deviation]:
-    """Yield the statistics of each module, then of all modules together, which show a small fault better."""
+    """Yield the statistics of each module's draws, then of all modules together, which show a small fault better."""
     by_rate: dict[float, list[MaskStats]] = {}
     for name, masks in generators.masks.items():
         by_rate.setdefault(masks.rate, []).append(masks)
@@ -78,9 +78,15 @@ def deviations(generators: GeneratorStats) -> Iterator[Deviation]:
 
 
 def binomial(hits: float, trials: float, rate: float, slack: float = 0.0) -> float:
-    """Return z of ``hits`` in ``trials`` at a rate known up to ``slack``.
+    """Return the signed root z of a number of hits among independent trials with a known rate.
 
     z is infinite if the rate makes the number of hits impossible, and 0 without trials.
+
+    Args:
+        hits: number of hits.
+        trials: number of trials.
+        rate: expected share of hits.
+        slack: largest difference of the true rate from ``rate``.
     """
     if not trials:
         return 0.0
@@ -92,12 +98,24 @@ def binomial(hits: float, trials: float, rate: float, slack: float = 0.0) -> flo
 
 
 def divergence(share: float, expected_share: float) -> float:
-    """Return the Kullback-Leibler divergence of two probabilities; infinite if the second excludes the first."""
+    """Return the Kullback-Leibler divergence of two distributions of a binary variable.
+
+    The divergence is infinite if the expected share is 0 or 1 and excludes the observed share.
+
+    Args:
+        share: observed probability of the first outcome.
+        expected_share: expected probability of the first outcome.
+    """
     return _times_log(share, expected_share) + _times_log(1.0 - share, 1.0 - expected_share)
 
 
 def variance(squares: float, count: int) -> float:
-    """Return z of the sum of squares of ``count`` standard normal numbers."""
+    """Return the signed root z of the sum of squares of standard normal numbers.
+
+    Args:
+        squares: sum of the squares.
+        count: number of the numbers.
+    """
     ratio = squares / count
     if not ratio > 0:
         return -math.inf if ratio == 0 else math.nan
@@ -105,7 +123,7 @@ def variance(squares: float, count: int) -> float:
 
 
 def correlation(products: float, squares: float) -> float:
-    """Return z of a sum of products of known numbers and standard normal numbers.
+    """Return z of a sum of products of known numbers and standard normal numbers, in standard deviations.
 
     Args:
         products: sum of the products.
@@ -115,12 +133,13 @@ def correlation(products: float, squares: float) -> float:
 
 
 def _times_log(share: float, expected_share: float) -> float:
+    """Return a term of the divergence, share * log(share / expected_share); 0 for a share of 0."""
     if share == 0.0:
         return 0.0
     return share * math.log(share / expected_share) if expected_share else math.inf
 
 
-#: Draws that a draw is correlated with, and their description.
+#: Attribute of :class:`.results.DrawStats` with the counts of earlier draws -> description of these draws in a message.
 RELATED_DRAWS = {
     "modules": "in the module drawn before it, of equal shape,",
     "steps": "in the same module a step earlier,",
@@ -128,10 +147,23 @@ RELATED_DRAWS = {
 
 
 def _of_masks(name: str, masks: MaskStats) -> Iterator[Deviation]:
-    """Yield the statistics of masks. They count the rarer state: dropped cells, or kept cells at rates above 1/2."""
+    """Yield the statistics of masks: the rate of their rarer state, and its correlations.
+
+    The rarer state is a dropped cell, or a kept cell at rates above 1/2.
+
+    Args:
+        name: name of the draw.
+        masks: counts of the masks.
+    """
     rare, state = (masks.rate, "dropped") if masks.rate <= 0.5 else (1.0 - masks.rate, "kept")
 
     def deviation(counts: list[float], text: str) -> Deviation:
+        """Return the statistic of a number of cells in the rarer state.
+
+        Args:
+            counts: number of these cells, and number of all cells.
+            text: description of the cells, for the message.
+        """
         hits, trials = counts
         share = f"{hits / max(trials, 1):.5g} of {trials:.0f} cells {text} are {state}, not {rare:.5g}"
         return Deviation(name, binomial(hits, trials, rare, RATE_SLACK), share)
@@ -144,6 +176,7 @@ def _of_masks(name: str, masks: MaskStats) -> Iterator[Deviation]:
 
 
 def _of_rotations(name: str, rotations: RotationStats) -> Iterator[Deviation]:
+    """Yield the statistics of normal numbers: mean, mean square, numbers far out, and correlations."""
     count = rotations.count
     mean, square = rotations.sum / count, rotations.squares / count
     yield Deviation(name, rotations.sum / math.sqrt(count), f"the mean of {count} numbers is {mean:.4g}, not 0")
@@ -163,11 +196,12 @@ def _of_rotations(name: str, rotations: RotationStats) -> Iterator[Deviation]:
 
 
 def _share(products: float, squares: float) -> float:
+    """Return a sum of products divided by a sum of squares: the correlation of two draws; 0 without squares."""
     return products / squares if squares else 0.0
 
 
 def all_masks(masks_of_modules: Sequence[MaskStats]) -> MaskStats:
-    """Return the sums of the counts of several modules' masks, which have the same rate."""
+    """Return the counts of several modules' masks together; all masks have the same rate."""
     return MaskStats(
         **_sum_counts(masks_of_modules),
         rate=masks_of_modules[0].rate,
@@ -176,7 +210,7 @@ def all_masks(masks_of_modules: Sequence[MaskStats]) -> MaskStats:
 
 
 def all_rotations(rotations_of_modules: Sequence[RotationStats]) -> RotationStats:
-    """Return the sums of the counts of several modules' rotations."""
+    """Return the counts of several modules' rotations together."""
     return RotationStats(
         **_sum_counts(rotations_of_modules),
         count=sum(rotations.count for rotations in rotations_of_modules),
@@ -190,7 +224,7 @@ def all_rotations(rotations_of_modules: Sequence[RotationStats]) -> RotationStat
 
 
 def _sum_counts(draws_of_modules: Sequence[DrawStats]) -> dict:
-    """Return the sums of the counts that all kinds of draws have. Axes are counted from the last."""
+    """Return the sums of the counts that masks and rotations have, by attribute. Axes are counted from the last."""
     axes = dict.fromkeys(axis for draws in draws_of_modules for axis in draws.neighbours)
     return {
         "shape": [],
@@ -203,4 +237,5 @@ def _sum_counts(draws_of_modules: Sequence[DrawStats]) -> dict:
 
 
 def _sums(pairs: Sequence[Sequence[float]]) -> list[float]:
+    """Return the sum of several lists of counts, element by element."""
     return [sum(column) for column in zip(*pairs, strict=True)]

@@ -1,4 +1,4 @@
-"""Verdict 5: compare both tokenizers' results for the same texts, and show each difference with the shortest text."""
+"""Comparison of both sides' tokenizers on the same texts (verdict 5). The shortest text shows each difference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.parity.job.results import Tokens
 
-#: The compared results of a tokenizer in order, with their names in a message.
+#: Compared result of a tokenizer (an attribute of :class:`.results.Tokens`) -> its name in a message, in order.
 RESULTS = {
     "ids": "ids",
     "decoded": "decoded texts",
@@ -15,14 +15,19 @@ RESULTS = {
     "left": "ids or mask, padded on the left,",
     "offsets": "offsets",
 }
-#: A value whose text is longer is shown around its difference: the number of characters or tokens before and after.
+#: Largest number of characters of a value that a message shows whole. Of a longer value it shows this many characters
+#: or tokens before and after the difference.
 MAX_SHOWN, NUM_BEFORE, NUM_AFTER = 60, 10, 30
 
 
 def find_differing_texts(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> dict[str, list[int]]:
-    """Return the indices of the texts whose results differ, by key of :data:`RESULTS`, the shortest text first.
+    """Return the indices of the texts with different results, by key of :data:`RESULTS`, the shortest text first.
 
     Texts that the reference cannot encode are not compared. If only the port cannot encode a text, its ids differ.
+
+    Args:
+        theirs: results of the reference's tokenizer, one for each text.
+        ours: results of the port's tokenizer, one for each text.
     """
     differing_texts = {}
     for key in RESULTS:
@@ -37,13 +42,27 @@ def find_differing_texts(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> di
 
 
 def _differs(key: str, reference: Tokens, port: Tokens) -> bool:
+    """Return whether a result of the two tokenizers differs for a text.
+
+    Args:
+        key: key of :data:`RESULTS`.
+        reference: results of the reference's tokenizer.
+        port: results of the port's tokenizer.
+    """
     if port.error is not None:
         return key == "ids"
     return bool(getattr(reference, key) != getattr(port, key))
 
 
 def find_token_faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[tuple[str, str]]:
-    """Return name and message of a finding for each result that differs, shown with the shortest such text."""
+    """Return the name and the message of a finding for each result that differs, such as ``tokenizer:ids``.
+
+    The message shows the shortest text with a difference.
+
+    Args:
+        theirs: results of the reference's tokenizer, one for each text.
+        ours: results of the port's tokenizer, one for each text.
+    """
     return [
         (
             f"tokenizer:{key}",
@@ -55,7 +74,13 @@ def find_token_faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[
 
 
 def describe_difference(key: str, reference: Tokens, port: Tokens) -> str:
-    """Describe the difference of two tokenizers' results for one text."""
+    """Describe the first difference of two tokenizers' results for one text.
+
+    Args:
+        key: key of :data:`RESULTS`.
+        reference: results of the reference's tokenizer.
+        port: results of the port's tokenizer.
+    """
     result, expected_value, value = RESULTS[key], getattr(reference, key), getattr(port, key)
     if port.error is not None:
         return f"{result} of {_excerpt(reference.text, 0)}: the port ends with {port.error}"
@@ -71,22 +96,30 @@ def describe_difference(key: str, reference: Tokens, port: Tokens) -> str:
 
 
 def _first_difference(expected_value: Sequence, value: Sequence) -> int:
-    """Return the index of the first difference of two sequences."""
+    """Return the index of the first element that differs in two sequences."""
     pairs = enumerate(zip(expected_value, value, strict=False))
     return next((position for position, (one, other) in pairs if one != other), min(len(expected_value), len(value)))
 
 
 def _start(starts: Sequence[int], token: int) -> int:
-    """Return the position in a text where a token begins; 0 if it is unknown, as for a text that is shown whole."""
+    """Return the position of the first character of a token in its text; 0 if it is unknown.
+
+    It is unknown for a text that is shown whole.
+
+    Args:
+        starts: position of the first character of each token.
+        token: index of the token.
+    """
     return starts[min(token, len(starts) - 1)] if starts else 0
 
 
 def _is_short(value: Any) -> bool:
+    """Return whether a value is short enough for a message that shows it whole."""
     return len(repr(value)) <= MAX_SHOWN
 
 
 def _excerpt(value: Sequence, position: int) -> str:
-    """Return the repr of a text or list: whole if it is short, otherwise of the part around a position."""
+    """Return the repr of a text or list, or of its part around a position if it is long."""
     if _is_short(value):
         return repr(value)
     first, end = max(0, position - NUM_BEFORE), position + (NUM_AFTER if isinstance(value, str) else NUM_BEFORE)
@@ -94,4 +127,5 @@ def _excerpt(value: Sequence, position: int) -> str:
 
 
 def _describe_other_texts(count: int, texts: int) -> str:
+    """Describe the number of further texts with the same kind of difference; empty if there are none."""
     return f"; those of {count} more of {texts} texts, too" if count else ""

@@ -1,4 +1,4 @@
-"""Judge whether two sides that train independently stay together.
+"""Judgment of a pair's training: both sides train independently, and their tensors must stay close.
 
 The loss and the gradients of each step, and the parameters after it, must remain within a band around R64. The further
 runs of the reference determine the band. The noise of a step is the largest noise of all steps up to it: a difference
@@ -20,9 +20,9 @@ from toolkit.parity.measure.naming import TensorName, append_number
 
 #: The tensors of a training by name, each float64, (steps, elements).
 StepTensors = Mapping[str, np.ndarray]
-#: Name for the comparison of a loss, a single number that is its own extreme value.
+#: Name under which each loss is compared, since the bound of ``loss#2`` suits a single number.
 SCALAR_NAME = append_number("loss", 2)
-#: Kinds of the tensors that a step computes before its gradients, and of the gradients.
+#: Kinds of the tensors that a step computes before its updates: outputs, scores, losses and gradients.
 KINDS_BEFORE_UPDATES = ("output", "logits", "loss", "losses", "gradient")
 
 
@@ -33,7 +33,7 @@ def compare_trajectories(
     order: Sequence[str],
     optimizer: Place,
 ) -> Training:
-    """Compare the training of a port with the training of the reference.
+    """Return the comparison of a port's training with the reference's, step by step.
 
     Args:
         truth: trajectory of R64.
@@ -76,7 +76,15 @@ def _first_parting(
     trajectory: StepTensors,
     dtype: str,
 ) -> tuple[FirstDivergence | None, float]:
-    """Return the first tensor of a port beyond its band, if any, and the largest margin within the band."""
+    """Return the first tensor of a port's training beyond its band, if any, and the largest margin before it.
+
+    Args:
+        names: names of the tensors, in the order of their comparison in a step.
+        records: records of the reference's tensors, one for each step, by name.
+        truth: trajectory of R64.
+        trajectory: trajectory of the port.
+        dtype: dtype of the port's training.
+    """
     largest = 0.0
     for step in range(len(truth["loss"])):
         for name in names:
@@ -98,6 +106,7 @@ def _first_parting(
 
 
 def _describe_parting(name: str, comparison: Comparison) -> str:
+    """Describe the error of the first tensor beyond its band, and which tensors agree before it."""
     error_text = f"off by {comparison.relative:.1e} of its size, {comparison.margin:.3g} times the bound"
     kind = TensorName.parse(name).kind
     if kind == "loss":
@@ -106,7 +115,12 @@ def _describe_parting(name: str, comparison: Comparison) -> str:
 
 
 def _records(truth: np.ndarray, runs: Mapping[str, Sequence[np.ndarray]]) -> Iterator[TensorRecord]:
-    """Yield a record of each step. Its noise is the largest of all steps up to it."""
+    """Yield the record of a tensor in each step, whose noise is the largest of all steps up to it.
+
+    Args:
+        truth: the tensor in R64, (steps, elements).
+        runs: the tensor in further runs of the reference, (steps, elements) each, by dtype.
+    """
     largest_errors: dict[str, list[list[float | None]]] = {dtype: [[], []] for dtype in runs}
     for step, value in enumerate(truth):
         record = TensorRecord.of(_magnitudes(value))
@@ -121,12 +135,14 @@ def _records(truth: np.ndarray, runs: Mapping[str, Sequence[np.ndarray]]) -> Ite
 
 
 def _largest(earlier_errors: Sequence[float | None], errors: Sequence[float | None]) -> list[float | None]:
+    """Return the larger of the earlier and the current error of each run; None if either is not finite."""
     if not earlier_errors:
         return list(errors)
     return [None if None in pair else max(pair) for pair in zip(earlier_errors, errors, strict=True)]  # type: ignore[type-var]
 
 
 def _magnitudes(value: np.ndarray) -> TensorStats:
+    """Return the RMS, mean and maximum of an array's magnitudes."""
     if not np.isfinite(value).all():
         return TensorStats([*value.shape], False)
     magnitudes = np.abs(value)
@@ -135,20 +151,25 @@ def _magnitudes(value: np.ndarray) -> TensorStats:
 
 
 def _loss_values(loss: np.ndarray) -> list[float]:
+    """Return the losses of all steps as a list, given the array (steps, 1)."""
     return [float(value) for value in loss[:, 0]]
 
 
 def _describe_compared_steps(training: Training, dtype: str) -> str:
-    """Return a text with the number of compared steps; empty if all steps were compared."""
+    """Describe the number of compared steps in a dtype; empty if all steps were compared."""
     steps = training.compared.get(dtype, training.steps)
     return "" if steps == training.steps else f" in {steps} steps; then the reference is not finite"
 
 
 def judge_trajectory(training: Training, verdict: Verdict) -> None:
-    """Add the result of a port's training to a verdict: the first divergence, or the margin to the tolerance band.
+    """Add the result of a pair's training to a verdict: the first divergence, or a note with the margins.
 
-    An accepted difference in a tensor of a training step may grow from step to step. Such a training is not judged.
-    An accepted difference in a buffer or in an evaluation does not reach the gradients, so the training is judged.
+    An accepted difference in a tensor of a training step may grow from step to step. Such a training is not judged. An
+    accepted difference in a buffer or in an evaluation does not reach the gradients, so the training is judged.
+
+    Args:
+        training: comparison of the port's training with the reference's.
+        verdict: verdict to add to.
     """
     margins = ", ".join(
         f"{dtype} at {margin:.2g} of its band{_describe_compared_steps(training, dtype)}"
@@ -167,6 +188,6 @@ def judge_trajectory(training: Training, verdict: Verdict) -> None:
 
 
 def reaches_training(name: str) -> bool:
-    """Return whether a tensor is computed by a training step on the way to the gradients."""
+    """Return whether a training step computes the tensor with this name on the way to the gradients."""
     tensor_name = TensorName.parse(name)
     return not tensor_name.evaluation and tensor_name.kind in KINDS_BEFORE_UPDATES

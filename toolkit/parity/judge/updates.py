@@ -1,4 +1,4 @@
-"""Describe in one line after which optimizer update which parameters are wrong."""
+"""Description, in one line, of the parameters that are wrong after an optimizer update."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from toolkit.parity.measure.naming import TensorName
 
 
 def update_number(name: TensorName) -> int:
-    """Return the number, from 1, of the last update before a parameter's value, its moment or a loss."""
+    """Return the number, from 1, of the last update before a parameter's value, its moment or a loss.
+
+    Example: ``updated:NAME#2`` -> 2; ``loss#2`` -> 1.
+    """
     call_number = int(name.call.removeprefix("#") or 1)
     return call_number if name.kind in ("updated", "moment") else call_number - 1
 
 
 def describe_wrong_parameters(finding: Finding, verdict: Verdict, decayed_parameters: Collection[str]) -> str:
-    """Describe how many parameters are wrong after the update of a finding, and whether they are of one kind.
+    """Describe the number of parameters that are wrong after an update, and whether weight decay separates them.
+
+    Example: ``12 of 40 parameters are wrong, those that weight decay applies to``.
 
     Args:
         finding: finding on a parameter after the first update with a wrong parameter.
@@ -26,6 +31,7 @@ def describe_wrong_parameters(finding: Finding, verdict: Verdict, decayed_parame
     number, kind_of_value = update_number(tensor_name), "parameters" if tensor_name.kind == "updated" else "moments"
 
     def is_of_update(name: str, dtype: str) -> bool:
+        """Return whether a tensor belongs to the finding's update, kind and dtype."""
         other_name = TensorName.parse(name)
         return dtype == finding.dtype and other_name.kind == tensor_name.kind and update_number(other_name) == number
 

@@ -1,7 +1,8 @@
-"""The verdicts of the specification (``toolkit/parity/README.md``) on the measured differences of port and reference.
+"""The verdict of a gate: it judges the measured differences of port and reference by the specification's bounds.
 
-This module only computes with measured numbers. The bounds on a tensor's difference are in :mod:`.bounds`. The finding
-that the report names is chosen in :mod:`.culprit`.
+The specification is ``toolkit/parity/README.md``; its section "Verdicts" numbers the verdicts from 1 to 8. This module
+only computes with measured numbers. The bounds on a tensor's difference are in :mod:`.bounds`. The finding that the
+report names is chosen in :mod:`.culprit`.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.evaluation import NO_HOOKS, name_choice, name_in_run, name_in_step
 from toolkit.parity.measure.naming import TensorName
 
-#: A ReLU input may change its sign if |R64| is at most this many times the largest move of any input in R32.
+#: A ReLU input may have another sign than in R64 if |R64| is at most this many times the largest change by rounding
+#: of any input of the ReLU, which R32 shows. The same factor holds for the scores of a choice such as argmax.
 SIGN_FACTOR = 8.0
-#: Largest allowed error of a constant, in units of rounding of its operands: a power, a division, a product and a sine
+#: Largest allowed error of a constant in units of rounding of its operands: a power, a division, a product and a sine
 #: in float32, each within a unit or two on either side. Torch's constants differ by 1 unit between processors.
 CONSTANT_UNITS = 8.0
 
 
 def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
-    """Return the verdict on the measurements of both workers."""
+    """Return the verdict on the port, given the measurements of both workers."""
     verdict = Verdict()
     for name, problem in candidate.loading_problems.items():
         verdict.find("structure", f"parameter:{name}", problem)
@@ -91,7 +93,11 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
 
 
 def _require_agreement(verdict: Verdict) -> None:
-    """Add a finding if nothing is wrong, but no tensor agrees by the gate's own bounds either."""
+    """Add a finding if there is none, although no tensor agrees by the gate's own bounds.
+
+    Args:
+        verdict: verdict to add to.
+    """
     if verdict.passed and not any(one.informative and one.passed for one in verdict.comparisons):
         count = len(verdict.accepted)
         reason = f"all {count} differences are accepted" if count else "none is compared, or carries information"
@@ -99,8 +105,10 @@ def _require_agreement(verdict: Verdict) -> None:
 
 
 def reference_faults(reference: ReferenceResult) -> list[Finding]:
-    """Return a finding for each place where the reference still leaves float64, and for a loss that differs from its
-    definition. Their names are source lines."""
+    """Return a finding for each source line of the reference that leaves float64, and for a wrong loss.
+
+    A loss is wrong if it differs from its definition. The names of the findings are source lines.
+    """
     message = "the reference computes in less than float64 although its model is float64"
     faults = [Finding("reference", place, message) for place in reference.narrowings]
     loss = reference.own_loss
@@ -114,7 +122,13 @@ def reference_faults(reference: ReferenceResult) -> list[Finding]:
 
 
 def _note_reference(reference: ReferenceResult, judged_in_float32: bool, verdict: Verdict) -> None:
-    """Add the notes on the reference that a reader of the report needs."""
+    """Add the notes on the reference that a reader of the report needs.
+
+    Args:
+        reference: measurements of the reference.
+        judged_in_float32: whether the port was compared in float32.
+        verdict: verdict to add to.
+    """
     if not judged_in_float32 and (not_finite := _find_not_finite(reference, "float32")):
         verdict.note("reference-not-finite", name=not_finite[0], message=not_finite[1])
     if verdict.passed:
@@ -132,9 +146,19 @@ def _note_reference(reference: ReferenceResult, judged_in_float32: bool, verdict
 
 
 def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Judge verdict 1: each parameter, output, gradient and draw is finite and has a counterpart of the same shape."""
+    """Judge verdict 1: each parameter, output, gradient and draw is finite and has a counterpart of the same shape.
+
+    Constants, epsilons and the number of hash buckets are judged, too.
+
+    Args:
+        reference: measurements of the reference.
+        ours: measurements of the port in ``dtype``.
+        dtype: dtype of the port's run.
+        verdict: verdict to add to.
+    """
 
     def add_finding(name: str, message: str) -> None:
+        """Add a finding on the structure for the tensor, parameter or draw with this name."""
         verdict.find("structure", name, message, dtype)
 
     for name in reference.parameters:
@@ -177,7 +201,7 @@ def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: st
 
 
 def _find_not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] | None:
-    """Return the first tensor that is not finite in the reference, and a message; None if all are finite.
+    """Return the name of the reference's first tensor that is not finite, and a message; None if all are finite.
 
     A port is not judged by such a reference, and does not pass.
     """
@@ -189,7 +213,10 @@ def _find_not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] 
 
 
 def _find_lost_truth(reference: ReferenceResult) -> tuple[str, str] | None:
-    """Return the first tensor whose digits R64 has lost, and a message; None if there is none."""
+    """Return the name of the first tensor whose digits R64 has lost (:func:`.is_lost`), and a message.
+
+    The result is None without such a tensor.
+    """
     tensors = reference.tensors
     names = [name for name in tensors if _is_judged(name, "float64") and is_lost(tensors[name])]
     if not names:
@@ -208,7 +235,7 @@ def _find_lost_truth(reference: ReferenceResult) -> tuple[str, str] | None:
 
 
 def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Judge verdict 4: a flipped bucket is excused only if the dtype cannot distinguish the two best buckets."""
+    """Judge hash buckets (verdict 4): another bucket than R64's is excused only if both are equal within rounding."""
     for module, flips in ours.facts.bucket_flips.items():
         place = name_choice("buckets", module)
         if flips.shape is not None:
@@ -229,7 +256,7 @@ def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
 
 
 def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Judge verdict 4 for ReLU.
+    """Judge the signs of ReLU inputs (verdict 4).
 
     The sign of an input may differ from R64 only if the input is 0 within rounding, which the reference's own float32
     measures. For all other comparisons both sides use the signs of R64.
@@ -247,12 +274,13 @@ def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, v
 
 
 def _sign_message(flips: Flips, slack: float) -> str:
+    """Describe the ReLU inputs whose signs differ, and the magnitude that rounding allows."""
     text = f"{flips.count} of {flips.of} inputs have another sign, one of them where"
     return f"{text} it is {flips.largest_margin:.1e}; rounding: {slack:.1e}"
 
 
 def _judge_choices(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Judge verdict 4 for argmax, top-k and sort of a user's pair.
+    """Judge the indices that argmax, top-k and sort of a user's pair choose (verdict 4).
 
     Scores may have another order than in R64 only if they are equal within rounding.
     """
@@ -283,13 +311,13 @@ def _slack(float32_slack: float, dtype: str) -> float:
 
 
 def _judge_constants(errors: Mapping[str, float], dtype: str, verdict: Verdict) -> None:
-    """Compare constants, which both sides compute once, in float32, from the configuration.
+    """Judge the constants that the port computes once, in float32, from the configuration (verdict 1).
 
     For all other comparisons both sides use the reference's constant: torch's own table differs between processors by a
     unit in the last place, which would look like a fault elsewhere.
 
     Args:
-        errors: error of each constant in units of rounding.
+        errors: error of each constant in units of rounding, by name.
         dtype: dtype of the port's run.
         verdict: verdict to add to.
     """
@@ -314,7 +342,7 @@ def _is_judged(name: str, dtype: str) -> bool:
 
 
 def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Judge verdicts 2 and 3 for one tensor."""
+    """Judge the difference of one tensor from R64 by its bounds (verdicts 2 and 3)."""
     theirs, ours = reference.tensors[name], port.tensors[name]
     if ours.rms is None or not is_measured(theirs, dtype):
         return  # reported as a finding on the structure or on the reference
@@ -330,7 +358,10 @@ def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, d
 
 
 def _judge_unwatched(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Judge verdicts 2 and 3 for the step without hooks, as in training, if a bit differs from the step with hooks."""
+    """Judge the step without hooks, as in training, if it differs from the step with hooks (verdicts 2 and 3).
+
+    If all bits are equal, no measurement of it exists.
+    """
     for name, error in ours.unwatched.items():
         theirs, unwatched_name = reference.tensors.get(name), name_in_run(NO_HOOKS, name)
         if theirs is None or error.rms is None:
@@ -347,9 +378,9 @@ def _judge_unwatched(reference: ReferenceResult, ours: CandidateDtype, dtype: st
 
 
 def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Compare the port's recomputing backward (reversible, recompute) with plain autograd of the same port and dtype.
+    """Judge the port's recomputing backward by plain autograd of the same port and dtype.
 
-    They are compared with the recorded draws and with the port's own draws.
+    The gradients are compared with the recorded draws, and with the port's own draws.
     """
     tensors = reference.tensors
     measured_names = {name for name in tensors if is_measured(tensors[name], dtype)}
@@ -368,7 +399,7 @@ def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: s
 def _judge_again(
     kind: str, draws: str, name: str, theirs: TensorRecord, error: TensorStats, dtype: str, verdict: Verdict
 ) -> None:
-    """Compare one gradient of the port's two backwards.
+    """Judge one gradient of the recomputing backward by the same gradient of plain autograd.
 
     Args:
         kind: verdict of a finding, ``recomputed`` or ``replay``.
@@ -390,24 +421,32 @@ def _judge_again(
 
 
 def _judge_generators(generators: GeneratorStats, verdict: Verdict) -> None:
-    """Judge verdict 7: the port's own masks and rotations are random, at the requested rates.
+    """Judge the randomness and the rates of the port's own masks and rotations (verdict 7).
 
-    The draws of a streamed port are not measured.
+    The draws of a model that runs stage by stage are not measured.
     """
     for name, message in rng_tests.find_wrong_draws(generators):
         verdict.find("randomness", name, message)
 
 
 def _judge_new_weights(new: NewWeights, verdict: Verdict) -> None:
-    """Judge verdict 8: the port initializes parameters like the reference. A streamed port is not measured."""
+    """Judge whether the port initializes parameters like the reference (verdict 8).
+
+    The parameters of a model that runs stage by stage are not measured.
+    """
     for name, message in initialisation_tests.find_wrong_initializations(new):
         verdict.find("initialisation", f"new:{name}", message)
 
 
 def _judge_tokens(theirs: list[Tokens] | None, ours: list[Tokens] | None, verdict: Verdict) -> None:
-    """Judge verdict 5: the two tokenizers give equal results for each text.
+    """Judge whether the two tokenizers give equal results for each text (verdict 5).
 
     The results are ids, padding on either side, attention mask, decoded text and, if the task uses them, offsets.
+
+    Args:
+        theirs: results of the reference's tokenizer, one for each text; None if no tokenizer is compared.
+        ours: results of the port's tokenizer, one for each text.
+        verdict: verdict to add to.
     """
     if theirs and len(ours or []) != len(theirs):
         verdict.find("tokenizer", "tokenizer:ids", f"of {len(theirs)} texts the port has read {len(ours or [])}")
