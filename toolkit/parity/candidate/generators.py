@@ -168,7 +168,7 @@ def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, r
             if number >= STEPS and (source.cells >= ENOUGH_CELLS or not source.draws):
                 break
             receiver.begin_step()
-            source.stack = ModuleStack()  # a new one, as names count the calls of a module
+            source.stack = ModuleStack()  # a new stack, since names count the calls of a module
             with watch(model, source.stack, lambda *_: None), paddle.set_grad_enabled(number == 0):
                 loss = model(**batch).loss
                 if number == 0:

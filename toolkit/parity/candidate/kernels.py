@@ -79,6 +79,7 @@ def _linear(serve: Serve) -> Operation:
     """Return a replacement of :func:`models.operations.ops.linear`."""
 
     def linear(x, weight, bias=None, transposed=False):
+        """Call the reference's kernel for x W + b."""
         inputs = [x, weight] if bias is None else [x, weight, bias]
         return serve("linear", *inputs, transposed=transposed, parted=getattr(x, "parted", False))
 
@@ -89,6 +90,7 @@ def _matmul(serve: Serve) -> Operation:
     """Return a replacement of :func:`paddle.matmul`."""
 
     def matmul(x, y, transpose_x=False, transpose_y=False, name=None):
+        """Call the reference's kernel for a matrix product."""
         return serve("matmul", x, y, transpose_x=transpose_x, transpose_y=transpose_y)
 
     return matmul
@@ -103,6 +105,7 @@ def _tensor_split(serve: Serve) -> Operation:
     tensor_split = paddle.Tensor.split
 
     def split_and_mark(x, num_or_sections, axis=0, name=None):
+        """Split a tensor with Paddle, and mark each part of a longer sequence."""
         parts = tensor_split(x, num_or_sections, axis)
         for part in parts:
             part.parted = axis == 1 and x.shape[0] > 1 and part.shape != x.shape
@@ -125,6 +128,7 @@ def _masked_softmax(serve: Serve) -> Operation:
     """Return a replacement of :func:`models.operations.ops.masked_softmax`."""
 
     def masked_softmax(scores, masks, with_normaliser=False):
+        """Mask the scores as the port does, and call the reference's kernel for attention weights."""
         for keep_mask, value in masks:
             scores = paddle.where(keep_mask, scores, paddle.full([1], value, scores.dtype))
         weights, normaliser = serve("attention_weights", scores, dim=-1)
@@ -155,7 +159,10 @@ def _reduction(kernel: str) -> Maker:
     """
 
     def make(serve: Serve) -> Operation:
+        """Return the replacement of the reduction."""
+
         def reduce(x, axis=None, keepdim=False, **others):
+            """Call the reference's kernel for a sum or mean along an axis."""
             return serve(kernel, x, dim=axis, keepdim=keepdim)
 
         return reduce
@@ -167,6 +174,7 @@ def _cross_entropy(serve: Serve) -> Operation:
     """Return a replacement of :func:`models.operations.losses.cross_entropy`."""
 
     def cross_entropy(logits, labels, ignored=losses.IGNORED_LABEL):
+        """Call the reference's kernel for a cross entropy; labels have no gradient."""
         return serve("cross_entropy", logits, rest=[labels.numpy()], ignored=ignored)
 
     return cross_entropy
@@ -242,6 +250,7 @@ def _for_float32(replacement: Callable[..., Any], original: Callable[..., Any]) 
     """Return a function that calls ``replacement`` if its first argument is float32, and ``original`` otherwise."""
 
     def dispatch(x, *arguments, **keywords):
+        """Call the replacement or the original, by the dtype of the first argument."""
         return (replacement if x.dtype == paddle.float32 else original)(x, *arguments, **keywords)
 
     return dispatch

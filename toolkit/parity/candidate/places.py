@@ -35,7 +35,7 @@ def places(model: nn.Layer) -> dict[str, Place]:
         where = source_of(layer, parent, attribute)
         if around in module_places and (
             not where or isinstance(parent, nn.Sequential)
-        ):  # of a list, which has no line for it
+        ):  # no line creates an item of a list
             where = ", ".join(filter(None, [module_places[around].where, where]))
         module_places[name] = Place(type(layer).__name__, where)
     return module_places

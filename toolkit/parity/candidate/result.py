@@ -60,7 +60,7 @@ def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
         sender.begin("", dtype)
         send_dtype(job, folder, sender, truth, dtype, sends_replays=not early)
         if job.brief:
-            gc.collect()  # a port has cycles
+            gc.collect()  # frees the port, whose objects refer to each other
     sender.begin()
     if issubclass(kind, PortedStep):
         if not early:
@@ -105,7 +105,7 @@ def send_own_draws_and_loops(job: Job, folder: Path, sender: Sender, tries_loops
 
 
 def _run_streamed(job: Job, folder: Path, sender: Sender) -> None:
-    """Run the port stage by stage, with all mutants in force at once, as each stage is computed once."""
+    """Run the port stage by stage, with all mutants in force at once, since each stage is computed only once."""
     with contextlib.ExitStack() as faults:
         for name in job.mutants:
             faults.enter_context(find_mutant(name).in_force())
@@ -222,7 +222,7 @@ def _send_mutants(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np
     """Send the results of each of the job's mutants."""
     for name in job.mutants:
         send_mutant(job, folder, sender, truth, name)
-        gc.collect()  # a port has cycles
+        gc.collect()  # frees the port, whose objects refer to each other
 
 
 def needs_replays(mutant: Mutant) -> bool:

@@ -376,6 +376,7 @@ class Step:
         """
 
         def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
+            """Keep the first embedded input, and measure the tensors of a module's output under their names."""
             if name == self.embedded and self.embedded_output is None and not output.stop_gradient:
                 self.embedded_output = output
                 output.retain_grads()
@@ -440,6 +441,7 @@ def watch(
         """Return a hook that runs before a module with these paths."""
 
         def hook(layer: nn.Layer, args: tuple) -> tuple | None:
+            """Record the start of the module, and replace its first argument if ``on_enter`` returns a replacement."""
             stack.enter(stack.choose_name(names))
             if on_enter is None or not args:
                 return None
@@ -473,6 +475,7 @@ def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
     paths: dict[nn.Layer, list[str]] = {}
 
     def visit(layer: nn.Layer, path: str) -> None:
+        """Add the path of a layer and the paths of the layers within it."""
         paths.setdefault(layer, []).append(path)
         for name, child in layer.named_children():
             visit(child, ".".join(filter(None, [path, name])))

@@ -20,7 +20,7 @@ METHODS = {
     "left": "__call__",
     "offsets": "encode_with_offsets",
 }
-#: Number of characters up to which a report shows a whole text. Of a longer text it shows the part around the
+#: Largest number of characters of a text that a report shows whole. Of a longer text it shows the part around the
 #: difference.
 LONG_TEXT = 60
 
@@ -91,7 +91,7 @@ def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) 
     except Exception as error:  # a text that the port cannot read is a finding, not the end of the gate
         return Tokens(text, error=f"{type(error).__name__}: {error}")
     if len(text) > LONG_TEXT:
-        with contextlib.suppress(Exception):  # it is for the report alone
+        with contextlib.suppress(Exception):  # only the report shows it
             result.starts = [start for start, _ in (spans or tokenizer.encode_with_offsets(text))[1]]
     return result
 

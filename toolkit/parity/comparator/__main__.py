@@ -37,7 +37,7 @@ class Ledger(Protocol):
     def __init__(self, job: Job, folder: Path) -> None: ...
 
     def handle(self, message: Message) -> None:
-        """Handle a message of the port's process."""
+        """Handle a message of the port's process: measure its array or record its content."""
 
     def result(self) -> object:
         """Return the content of the task's JSON file."""

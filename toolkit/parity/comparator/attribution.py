@@ -15,7 +15,12 @@ from toolkit.parity.measure.error_stats import TensorStats
 
 
 class Ledger(MessageHandler):
-    """Measures the errors of P32 with each replacement that the model uses."""
+    """Measures the errors of P32 with each replacement that the model uses.
+
+    Args:
+        job: the job.
+        folder: job folder.
+    """
 
     def __init__(self, job: Job, folder: Path) -> None:
         self._truth = TensorFile(folder / "reference" / "float64.safetensors")

@@ -14,7 +14,12 @@ from toolkit.parity.measure.ulp import BitDifference
 
 
 class Ledger(MessageHandler):
-    """Compares each tensor of the port's float32 step with R32, bit for bit."""
+    """Compares each tensor of the port's float32 step with R32, bit for bit.
+
+    Args:
+        job: the job.
+        folder: job folder.
+    """
 
     def __init__(self, job: Job, folder: Path) -> None:
         files.wait_for_reference(folder, "order.json")

@@ -153,8 +153,8 @@ class DtypeLedger(MessageHandler):
     def _handle_tensor(self, message: Message, content: None) -> None:
         """Record the difference of a tensor from R64's; keep the value of a gradient or of the loss."""
         truth = self.reference.truth.get(message.name)
-        if is_gradient(message.name) or message.name == "loss":  # few compared with outputs
-            if self._is_brief and not self._is_ported and not self.reference.job.mutants:  # nothing else asks for it
+        if is_gradient(message.name) or message.name == "loss":  # kept for later comparisons
+            if self._is_brief and not self._is_ported and not self.reference.job.mutants:  # not compared later
                 self.measured.tensors[message.name] = difference(message, truth)
                 return
             value = self.values[message.name] = message.value()
@@ -223,7 +223,7 @@ class DtypeLedger(MessageHandler):
         self.measured.places = places
 
     def result(self) -> CandidateDtype:
-        """Return the measurements. Expected tensors without a message are marked missing."""
+        """Return the measurements of the dtype, with every expected tensor that never came marked as missing."""
         result = self.measured
         result.draw_problems, result.unused_draws = self._draws.problems, self._draws.unused()
         if self._is_ported:

@@ -122,7 +122,12 @@ class Points(MessageHandler):
 
 
 class Ledger(MessageHandler):
-    """Measures the operation trace of the port and of its mutants, by mutant and dtype."""
+    """Measures the operation trace of the port and of its mutants, by mutant and dtype.
+
+    Args:
+        job: the job.
+        folder: job folder.
+    """
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job

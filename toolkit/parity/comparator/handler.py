@@ -53,7 +53,7 @@ class MessageHandler:
 
     @classmethod
     def can_handle(cls, kind: str) -> bool:
-        """Return whether the class has a method for this kind of message."""
+        """Return whether the class has a method for messages of this kind."""
         return kind in cls._method_names
 
     def handle(self, message: Message) -> None:

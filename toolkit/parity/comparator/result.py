@@ -150,7 +150,17 @@ class Side(MessageHandler):
 
 
 class Ledger(MessageHandler):
-    """Measures all messages of a gate: of the port without a fault, and of each mutant."""
+    """Measures all messages of a gate: of the port without a fault, and of each mutant.
+
+    Args:
+        job: the job.
+        folder: job folder.
+
+    Attributes:
+        reference: files that the port is compared with.
+        unmodified_port: measurements without a fault.
+        mutants: measurements of each mutant that is not complete yet, by name.
+    """
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -208,7 +218,10 @@ class Ledger(MessageHandler):
         )
 
     def result(self) -> CandidateResult:
-        """Return all measurements. A dtype without messages is included, with every tensor marked missing."""
+        """Return the measurements of the port and of its mutants.
+
+        A dtype without messages is included, with every tensor marked missing.
+        """
         self._begin()
         for name in list(self.mutants):
             self._finish(name)

@@ -148,7 +148,7 @@ class DrawCounter:
     def _note_repeat(self, name: str, stats: MaskStats, rare: np.ndarray) -> None:
         """Add a problem if a mask begins like an earlier mask of any shape.
 
-        Two masks that are drawn from an equal state of the generator begin alike at any shape.
+        Two masks that are drawn from an equal state of the generator have equal beginnings at any shape.
 
         Args:
             name: name of the draw.
@@ -232,7 +232,7 @@ class DrawCounter:
             name: name of the draw.
             stats: counts of the draw, which the problem is added to.
             content: bytes of a part of the draw.
-            description: beginning of the problem's message, such as ``the first 100 cells are those of``.
+            description: beginning of the problem's message, such as ``a slice across axis 0 has the numbers of``.
             contents: bytes of each earlier part -> name and step of its draw.
         """
         if content not in contents:

@@ -199,7 +199,7 @@ class Ledger(MessageHandler):
         self.job, self.folder = job, folder
         self.side = stages.Side(folder, "candidate")
         self._rows = np.unique(files.read_tensors(folder / "batch.safetensors")["input_ids"])
-        self._of_no_stage = Side(None)  # type: ignore[arg-type]  # texts alone, which ask for nothing that was given
+        self._of_no_stage = Side(None)  # type: ignore[arg-type]  # only texts, which need no files
         self._constants: dict[str, float] = {}
         self._places: dict[str, Place] = {}
         self._stage, self._dtype = "", ""

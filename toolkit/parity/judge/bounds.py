@@ -65,10 +65,11 @@ def _bound(factor: float, noise: float, size: float, dtype: str) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of one tensor in one dtype.
+    """The errors of one tensor of the port in one dtype, and their bounds.
 
     Attributes:
-        name: ``output:MODULE#CALL``, ``stream:LAYER#WHICH``, ``gradient:PARAMETER``, ``logits`` or ``loss``.
+        name: name of the tensor: ``output:MODULE#CALL``, ``stream:LAYER#WHICH``, ``gradient:PARAMETER``, ``logits`` or
+        ``loss``.
         dtype: dtype of the port's run.
         error: RMS of the difference from R64.
         bound: largest allowed ``error``.
@@ -94,12 +95,12 @@ class Comparison:
 
     @property
     def margin(self) -> float:
-        """The error in units of its bound: the tensor fails above 1."""
+        """The larger of the two errors, each divided by its bound; a tensor fails above 1."""
         return max(ratio(self.error, self.bound), ratio(self.error_max, self.bound_max))
 
 
 def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> Comparison:
-    """Return the errors and bounds of one tensor.
+    """Return the comparison of a tensor of the port with R64: its errors and their bounds.
 
     Args:
         name: name of the tensor.
@@ -150,9 +151,13 @@ def is_lost(theirs: TensorRecord) -> bool:
 
 
 def rescale_record(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
-    """Return the reference's record scaled to a tensor of another size, with the same relative noise.
+    """Return the reference's record of a tensor for a tensor of another size, with the same relative noise.
 
     The result has no noise if the tensor is zero in R64.
+
+    Args:
+        theirs: record of the reference's tensor.
+        size: statistics of the other tensor.
     """
     growth = ratio(_size(size.rms), _size(theirs.rms)) if size.rms else 0.0
     scale = growth if math.isfinite(growth) else 0.0
@@ -171,12 +176,12 @@ def rescale_record(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
 
 
 def largest_noise(theirs: TensorRecord, dtype: str) -> float:
-    """Return the RMS error of the reference's run that is farthest from R64; the tensor must be measured."""
+    """Return the largest RMS error of the reference's further runs in a dtype; the tensor must be measured."""
     return _largest(theirs.noise[dtype])
 
 
 def describe_noise(theirs: TensorRecord, dtype: str = "float32") -> str:
-    """Describe the reference's own error in float32 or bfloat16, relative to the tensor."""
+    """Describe the reference's largest error in float32 or bfloat16 relative to the tensor: ``off by 1.2e-07``."""
     if not is_measured(theirs, dtype):
         return "not finite"
     return f"off by {ratio(largest_noise(theirs, dtype), _size(theirs.rms)):.1e}"
@@ -193,6 +198,6 @@ def _largest(runs: list[float | None]) -> float:
 
 
 def _size(value: float | None) -> float:
-    """Return the measured value, which is not None."""
+    """Return a measured value, which must not be None."""
     assert value is not None
     return value

@@ -21,7 +21,7 @@ PARTS = ("parameter", "dropout", "normal", "uniform", "multinomial", "num_bucket
 
 
 def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
-    """Return the finding nearest to the cause, or None without findings.
+    """Return the finding nearest to the cause (the culprit), or None without findings.
 
     The order is:
 
@@ -30,7 +30,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     3. the gradient of the parameter that is used last, since a backward runs in the opposite direction;
     4. the first parameter that is wrong after an update;
     5. the tokenizer and randomly initialized weights, which the step does not use;
-    6. an output with the numbers of R64 at other places.
+    6. an output with the numbers of R64 at other positions.
 
     If only bfloat16 is wrong, an operation that is wrong there in isolation comes before everything that depends on it.
     If only the recomputing backward is wrong, it comes before everything that it makes wrong. If the gate is
@@ -91,7 +91,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
 
 
 def is_of_part(finding: Finding) -> bool:
-    """Return whether the finding is a different parameter or draw, which changes everything computed from it."""
+    """Return whether a finding is on a wrong parameter or draw, which changes everything computed from it."""
     name = TensorName.parse(finding.name)
     if name.kind == "gradient":
         return not name.gradient_of and finding.message == ALONE

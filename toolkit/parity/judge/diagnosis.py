@@ -28,7 +28,7 @@ NOTHING_BUT_ROUNDING = 1e-3
 def explain_lost_digits(
     tensors: Mapping[str, TensorRecord], saturation: Mapping[str, float], names: Sequence[str]
 ) -> list[Note]:
-    """Return notes on the tensors that float32 cannot represent, and on the causes.
+    """Return notes on the tensors whose float32 value is noise in the reference, and on the causes.
 
     Args:
         tensors: records of the reference's tensors, in execution order.

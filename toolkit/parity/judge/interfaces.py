@@ -1,19 +1,20 @@
 """Outputs between a pair's modules that differ in kind from the reference's, while every later result agrees.
 
 A router may return its two weights or its scores over all experts. An expert may get its tokens in another order, and
-layers may see the texts with or without padding. Then the results that depend on such an output decide. It is set
-aside if
+layers may see the texts with or without padding. Then the results that depend on such an output decide. It is set aside
+(its findings no longer stop the port) if
 
 - nothing else differs: the loss, the scores, every gradient, every update and every other output agree in all dtypes;
-- the loss depends on the output, by R64's gradient: if the shapes are the same, at each place where the numbers differ;
-  otherwise in each row, or one side's numbers are all among the other's. Rows in another order may also be unread if
-  the loss depends on another tensor of the same output. An output that no gradient returns from is not set aside,
-  such as an output that the caller gets, an output above frozen layers only, or any output of a forward without a loss;
+- the loss depends on the output, by R64's gradient: if the shapes are the same, at each position where the numbers
+  differ; otherwise in each row, or one side's numbers are all among the other's. Rows in another order may also be
+  unread if the loss depends on another tensor of the same output. An output without a gradient is not set aside, such
+  as an output that the model itself returns, an output above frozen layers only, or any output of a forward without a
+  loss;
 - in evaluation, which has no gradient, the same output of the step is set aside. It is also set aside if it agrees in
-  the step, the loss depends on all of its elements, and the same rows are in another order in evaluation: an expert
-  may get one token in the step and several in evaluation.
+  the step, the loss depends on all of its elements, and the same rows are in another order in evaluation: an expert may
+  get one token in the step and several in evaluation.
 
-A difference of less than a hundredth is never set aside: it is an error of the same numbers.
+A relative difference below 1% is never set aside: it is an error of the same numbers.
 """
 
 from __future__ import annotations
@@ -63,9 +64,14 @@ def is_decided_behind(name: str, difference: OutputDifference, facts: ReferenceF
 
 
 def replaceable_outputs(verdict: Verdict, reference: ReferenceResult, candidate: CandidateResult) -> set[str]:
-    """Return the names of outputs that are set aside if nothing else differs.
+    """Return the names of a pair's outputs whose findings are set aside if nothing else differs.
 
     If the first call of a module is one of them, so are further calls that only one side makes.
+
+    Args:
+        verdict: verdict with all findings.
+        reference: measurements of the reference.
+        candidate: measurements of the port.
     """
     differing = differing_outputs(candidate)
     read = reference.facts.read

@@ -179,7 +179,7 @@ def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: st
         add_finding(name, "the reference draws here, the port does not")
     for name, theirs in reference.tensors.items():
         if name not in ours.tensors:
-            if 0 not in theirs.shape:  # as of an expert that no token chose
+            if 0 not in theirs.shape:  # such as a tensor of an expert that no token chose
                 add_finding(name, "not computed by the port")
         elif ours.tensors[name].shape != theirs.shape:
             add_finding(name, f"shape {ours.tensors[name].shape}, the reference's is {theirs.shape}")
@@ -190,7 +190,7 @@ def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: st
             add_finding(name, ALONE)
     if ours.facts.num_buckets != reference.facts.num_buckets:
         add_finding("num_buckets", f"{ours.facts.num_buckets}, the reference chooses {reference.facts.num_buckets}")
-    # Beside a residual stream of 10^6, ten times the epsilon is less than a digit of float64: no figure shows it.
+    # Next to a residual stream of 10^6, ten times the epsilon is less than a digit of float64: no tensor shows it.
     for module, epsilon in ours.facts.epsilons.items():
         reference_epsilon = reference.facts.epsilons.get(module)
         if reference_epsilon is not None and epsilon != reference_epsilon:
@@ -299,11 +299,12 @@ def _judge_choices(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
 
 
 def _slack(float32_slack: float, dtype: str) -> float:
-    """Return the margin that rounding can flip in a dtype.
+    """Return the largest margin of a discrete choice that rounding can reverse in a dtype.
 
     Args:
         float32_slack: margin measured in float32, or in bfloat16 for that dtype. It is infinite if R32 is not finite,
-            which is not a measurement for float64.
+            which is
+        not a measurement for float64.
         dtype: dtype of the port's run.
     """
     scaled_slack = float32_slack * (UNIT[dtype] / UNIT["float32"])

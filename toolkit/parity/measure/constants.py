@@ -1,22 +1,30 @@
-"""Distance of a port's precomputed constants from the constants of the reference, in units of rounding."""
+"""Error of a port's precomputed constants (position tables, buffers) in units of rounding.
+
+The truth is the reference's constant.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-#: Half the distance from 1 to the next number of float32.
+#: Unit of rounding of float32: half the distance from 1 to the next number.
 UNIT = 2.0**-24
-#: The rounding of an element is the rounding of the table's largest number, which may take part in its computation.
-#: It is at most the rounding of a number this many times the element: a wrong small number would otherwise hide.
+#: Largest factor between an element and the number whose rounding is its unit. That number is the table's largest
+#: number, which may take part in the element's computation, but a wrong small element would hide behind a larger unit.
 MAX_SCALE = 1024.0
-#: Smallest magnitude that counts as the value of a mask (-1e4, -1e9), which the other elements are not computed from.
+#: Smallest magnitude that counts as the value of a mask (-1e4, -1e9). Other elements are not computed from it.
 MASK_SIZE = 1e3
 
 
 def measure_angle_error(own: np.ndarray, exact: np.ndarray) -> float:
-    """Return the distance of two position tables (positions, width) in units of rounding of the angle.
+    """Return the largest error of a position table, in units of rounding of each position's angle.
 
-    A unit is 2^-24 times the position, or 2^-24 for the first. The distance is infinite if shape or dtype differs.
+    The unit is 2^-24 times the position, or 2^-24 for the first position. The error is infinite if shape or dtype
+    differs.
+
+    Args:
+        own: the port's table, (positions, width).
+        exact: the reference's table, (positions, width).
     """
     if own.shape != exact.shape or own.dtype != exact.dtype:
         return float("inf")
@@ -53,7 +61,12 @@ def measure_table_error(own: np.ndarray, exact: np.ndarray, float32_table: np.nd
 
 
 def _choose_scales(numbers: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return the number whose rounding is a unit of each element, (n,) float64."""
+    """Return, for each element, the number whose rounding is the element's unit, float64 (n,).
+
+    Args:
+        numbers: the port's finite elements, float64 (n,).
+        truth: the reference's elements, float64 (n,).
+    """
     sizes = np.abs(truth)
     largest = sizes[sizes < MASK_SIZE].max(initial=0.0)
     scales = np.clip(largest, sizes, MAX_SCALE * sizes)

@@ -1,4 +1,7 @@
-"""Random input for the compiled loops that decode a single position, and their true outputs (:mod:`.loop_truths`)."""
+"""Random input and true outputs of the compiled loops that decode a single position.
+
+:mod:`.loop_truths` has the other loops, and explains units and the functions ``_draw_NAME`` and ``_exact_NAME``.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ from toolkit.parity.measure.loop_truths import (
 
 
 def _draw_decoder_step(rng, tokens, embedding, places, layers, norm, head, bias, past, epsilon, last_epsilon):
-    """Draw embeddings with a variance near epsilon, weights that keep the size of their input, and masked positions.
+    """Draw the arguments of ``decoder_step``: CTRL's step for one position, with cached keys and values.
 
-    The last position is not masked. Of the table of places, only the row of the last position is not 0.
+    Embeddings have a variance near epsilon, and weights keep the size of their input. The last position is not masked.
+    Of the table of positions, only the row of the last position is not 0.
     """
     scale = np.float32(np.sqrt(epsilon))
     place_rows = np.zeros(places, np.float32)
@@ -47,7 +51,10 @@ def _draw_decoder_step(rng, tokens, embedding, places, layers, norm, head, bias,
 
 
 def _draw_reversible_step(rng, tokens, embedding, place, layers, norm, head, past, *settings):
-    """Draw embeddings with a variance close to epsilon, and past positions that are sorted by their buckets."""
+    """Draw the arguments of ``reversible_step``: Reformer's step for one position, with cached keys and values.
+
+    Embeddings have a variance near epsilon. Earlier positions are sorted by their buckets.
+    """
     scale = np.float32(np.sqrt(settings[1]))
     token_rows, place_row = scale * _draw_array(rng, embedding), scale * _draw_array(rng, place)
     states = [_draw_reversible_layer(rng, past, *layer) for layer in layers]
@@ -56,6 +63,7 @@ def _draw_reversible_step(rng, tokens, embedding, place, layers, norm, head, pas
 
 
 def _draw_reversible_layer(rng, past, keys, values, buckets, order, rotations, factors, axes, rounds, *settings):
+    """Draw the keys, values, buckets, order, rotations and weights of a layer of ``reversible_step``."""
     *sizes, parameters = settings
     layer = [_draw_array(rng, keys), _draw_array(rng, values), None, None, None, None, axes, rounds, *sizes]
     if buckets is not None:
@@ -69,21 +77,24 @@ def _draw_reversible_layer(rng, past, keys, values, buckets, order, rotations, f
 
 
 def _draw_weight(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
-    """Draw a vector, or a matrix that keeps the size of its input."""
+    """Draw a vector of this shape, or a matrix that keeps the size of its input."""
     return _draw_array(rng, shape) / np.float32(np.sqrt(shape[0] if len(shape) == 2 else 1))
 
 
-# -- true outputs, in float64. Each intermediate result is a tuple of a tensor and its units.
+# -- true outputs, in float64. Each intermediate result is a tuple of a tensor and its units, which have the same shape.
 
 
 def _map_linear(x_and_unit, weight, bias):
-    """Return x weight + bias with its units. The roundings of x are independent of each other."""
+    """Return the linear map x W + b with its units, given x with its units.
+
+    The roundings of x are independent of each other.
+    """
     x, unit = x_and_unit
     return x @ weight + bias, np.sqrt(unit**2 @ weight**2) + np.abs(x) @ np.abs(weight) + np.abs(bias)
 
 
 def _map_layer_norm(x_and_unit, gain, bias, epsilon):
-    """Return the layer norm of x with its units."""
+    """Return the layer norm of x with its units, given x with its units."""
     x, x_unit = x_and_unit
     rows, scale, unit = _normalize_rows(x, epsilon)
     scaled_unit = x_unit * scale
@@ -93,7 +104,15 @@ def _map_layer_norm(x_and_unit, gain, bias, epsilon):
 
 
 def _attend_positions(query, keys, values, bias, divisor):
-    """Return the attention of heads (B, H, D) to positions (B, H, T, D), with its units."""
+    """Return the attention output of one query for each head, (B, H * D), with its units.
+
+    Args:
+        query: queries (B, H, D), with their units.
+        keys: keys (B, H, T, D), with their units.
+        values: values (B, H, T, D), with their units.
+        bias: numbers that are added to the scores.
+        divisor: number that the scores are divided by.
+    """
     (query, query_unit), (keys, key_unit), (values, value_unit) = query, keys, values
     scores = np.einsum("bhd,bhtd->bht", query, keys) / divisor + bias
     score_unit = np.einsum("bhd,bhtd->bht", np.abs(query), np.abs(keys)) / divisor + np.abs(bias)
@@ -108,9 +127,17 @@ def _attend_positions(query, keys, values, bias, divisor):
 
 
 def _apply_feed_forward(context, streams, parameters, epsilon):
-    """Return the first stream plus the attention's output, and the second stream plus the feed-forward's output.
+    """Return the two residual streams after a layer's attention output and feed-forward, with their units.
 
-    If the second stream is None, the feed-forward's output is added to the first result.
+    The first is the first stream plus the projected attention output. The second is the second stream plus the
+    feed-forward output of the first result. If the second stream is None, the feed-forward output is added to the first
+    result.
+
+    Args:
+        context: attention output before its projection, with its units.
+        streams: the two residual streams with their units; None for a missing second stream.
+        parameters: projection, norm and feed-forward of the layer, eight arrays.
+        epsilon: epsilon of the norm.
     """
     dense, bias, gain, norm_bias, inner, inner_bias, outer, outer_bias = parameters
     attention = _add_update(streams[0], _map_linear(context, dense, bias))
@@ -120,18 +147,25 @@ def _apply_feed_forward(context, streams, parameters, epsilon):
 
 
 def _add_update(stream, update):
+    """Return a residual stream plus an update, both given with their units."""
     return stream[0] + update[0], stream[1] + update[1] + np.abs(stream[0])
 
 
 def _append_position(cache, new, past):
-    """Return the cache with the new position at the index ``past``, and its part up to this position."""
+    """Return the cache with a new position, and the part up to this position, each with its units.
+
+    Args:
+        cache: cached keys or values, (B, H, T, D).
+        new: keys or values of the new position, (B, H, D), with their units.
+        past: index of the new position.
+    """
     cache, unit = cache.astype(np.float64), np.zeros(cache.shape)
     cache[:, :, past], unit[:, :, past] = new
     return (cache, unit), (cache[:, :, : past + 1], unit[:, :, : past + 1])
 
 
 def _exact_decoder_step(tokens, embedding, places, layers, norm, head, bias, past, epsilon, last_epsilon):
-    """Return the scores of the head, and the keys and values of each layer."""
+    """Return the true outputs of ``decoder_step``: scores of the head, then keys and values of each layer."""
     x, place = _to_float64(embedding[tokens.reshape(-1)], places[past])
     x *= np.sqrt(x.shape[1])
     stream, caches = (x + place, np.abs(x) + np.abs(x + place)), []
@@ -154,7 +188,7 @@ def _exact_decoder_step(tokens, embedding, places, layers, norm, head, bias, pas
 
 
 def _exact_reversible_step(tokens, embedding, place, layers, norm, head, past, length, epsilon, key_epsilon, self_bias):
-    """Return the scores of the head, and the keys, values, buckets and order of each layer.
+    """Return the true outputs of ``reversible_step``: scores, then keys, values, buckets and order of each layer.
 
     A head attends to a position once for each chunk that has the position. The logarithm of this count is added to the
     position's score.
@@ -192,7 +226,7 @@ def _exact_reversible_step(tokens, embedding, place, layers, norm, head, past, l
 
 
 def _scale_key(x_and_unit, epsilon):
-    """Return x over the root of its width; with an epsilon, also over its root mean square."""
+    """Return x divided by the root of its width, with its units; with an epsilon, also divided by its RMS."""
     x, unit = x_and_unit
     root = np.sqrt(x.shape[-1])
     if epsilon is None:
@@ -204,9 +238,12 @@ def _scale_key(x_and_unit, epsilon):
 
 
 def _find_buckets(query, rotations, factors):
-    """Return the buckets (B, H, R) of queries (B, H, D): the nearest axis of each factor.
+    """Return the hash buckets of queries, (B, H, R): the nearest rotated axis for each factor, combined.
 
-    ``rotations`` are (H, D, R, axes).
+    Args:
+        query: queries, (B, H, D).
+        rotations: random rotations, (H, D, R, axes).
+        factors: factors of the number of buckets.
     """
     projections = np.einsum("bhd,hdra->bhra", query, rotations.astype(np.float64))
     bounds, bucket, count = np.cumsum([0, *(factors // 2)]), 0, 1
@@ -217,7 +254,7 @@ def _find_buckets(query, rotations, factors):
 
 
 def _count_views(order, shape, past, length, size, num_before):
-    """Return how often the last position attends to each position, over all rounds, (B, H, past + 1).
+    """Return how often the last position attends to each position in all hash rounds, (B, H, past + 1).
 
     Args:
         order: positions in the order of their buckets, (B, H, R, T); None for local attention.
@@ -239,7 +276,7 @@ def _count_views(order, shape, past, length, size, num_before):
     return counts[..., :-1]
 
 
-#: Checks by function of :mod:`models.operations.compiled`.
+#: Name of a function of :mod:`models.operations.compiled` that decodes a position -> check of its accuracy.
 CHECKS = {
     "decoder_step": LoopCheck("decoder_step", (1, 5), _draw_decoder_step, _exact_decoder_step),
     "reversible_step": LoopCheck("reversible_step", (1,), _draw_reversible_step, _exact_reversible_step),

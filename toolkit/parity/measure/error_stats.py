@@ -1,4 +1,4 @@
-"""Statistics of a tensor or of a difference: RMS, mean, maximum, and whether all elements are finite.
+"""Statistics of a tensor, or of the difference of two tensors: RMS, mean, maximum, and whether all elements are finite.
 
 They are computed in float64, piece by piece, because a single gradient may need 2.5 GB.
 """
@@ -13,21 +13,22 @@ import numpy as np
 
 from toolkit.parity.measure.sketch import Sketch
 
-#: Elements that are processed at a time: few enough to stay in a processor's cache.
+#: Number of elements that are processed at a time: few enough to stay in a processor's cache.
 PIECE = 2**18
-#: Rows of a large matrix that are processed at a time.
+#: Number of rows of a large matrix that are processed at a time.
 ROWS = 4096
 
 
 @dataclass
 class TensorStats:
-    """Statistics of a tensor, or of a difference.
+    """Statistics of a tensor, or of the difference of two tensors.
 
     Attributes:
         shape: shape of the tensor.
         finite: whether all elements are finite.
         rms, mean, max: root mean square, mean and maximum of the magnitudes; 0 for an empty tensor. None if the tensor
-            is not finite, or if the two tensors of a difference have different shapes.
+            is not
+        finite, or if the two tensors of a difference have different shapes.
         missing: whether the tensor does not exist.
     """
 
@@ -53,11 +54,11 @@ class TensorRecord(TensorStats):
 
     @classmethod
     def of(cls, stats: TensorStats) -> TensorRecord:
-        """Create the record of a tensor of R64, before another run has been measured."""
+        """Return the record of a tensor of R64 without noise, given the tensor's statistics."""
         return cls(**vars(stats))
 
     def add_noise(self, dtype: str, error: TensorStats) -> None:
-        """Add the distance of another run from R64.
+        """Add the distance of another run of the reference from R64 to the noise.
 
         Args:
             dtype: dtype of the run.
@@ -69,7 +70,9 @@ class TensorRecord(TensorStats):
 
 @dataclass
 class RunningStats:
-    """Statistics of the elements that have been added so far. Sums are relative to the largest magnitude: no overflow.
+    """Statistics of the elements that have been added so far.
+
+    The sums are relative to the largest magnitude, so that no square overflows.
 
     Attributes:
         count: number of the elements.
@@ -87,18 +90,17 @@ class RunningStats:
 
     @classmethod
     def of(cls, tensor: np.ndarray, truth: np.ndarray | Sketch | None = None) -> RunningStats:
-        """Return the statistics of a tensor, or of its difference from a true tensor of the same shape, in float64."""
+        """Return the statistics of a tensor, or of its difference from a true tensor of the same shape."""
         flat = np.ravel(tensor)
         return cls.of_pieces((flat[start : start + PIECE] for start in range(0, flat.size, PIECE)), truth)
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[np.ndarray], truth: np.ndarray | Sketch | None = None) -> RunningStats:
-        """Return the statistics of a tensor, or of its difference from ``truth``, given its elements in pieces.
+        """Return the statistics of a tensor that is given in pieces, or of its difference from a true tensor.
 
         Args:
             pieces: consecutive parts of the flattened tensor, at most :data:`PIECE` elements each.
-            truth: the true tensor, or its sketch. With a sketch, the statistics are those that the sketch of the
-                difference has.
+            truth: the true tensor, or its sketch. A sketch gives the statistics of the difference's sketch.
         """
         if isinstance(truth, Sketch):
             return cls.of(Sketch.of_pieces(pieces, truth.shape).values, truth.values)
@@ -135,7 +137,7 @@ class RunningStats:
         self.add(RunningStats.of(rows, truth))
 
     def add(self, stats: RunningStats) -> None:
-        """Add the elements that other statistics were computed from."""
+        """Add the elements of other statistics to these."""
         self.count += stats.count
         self.finite = self.finite and stats.finite
         largest = max(self.largest, stats.largest)
@@ -146,7 +148,7 @@ class RunningStats:
         self.largest = largest
 
     def stats(self, shape: tuple[int, ...]) -> TensorStats:
-        """Return the statistics of the elements, as a tensor of this shape."""
+        """Return the statistics of all added elements, as a tensor of this shape."""
         if not self.finite:
             return TensorStats(list(shape), False)
         if not self.count:
@@ -156,7 +158,7 @@ class RunningStats:
 
 
 def _measure_piece(piece: np.ndarray) -> RunningStats:
-    """Return the statistics of a float64 array, which is overwritten."""
+    """Return the statistics of a float64 array, whose memory is overwritten."""
     np.abs(piece, out=piece)
     largest = float(piece.max())
     if not math.isfinite(largest):
@@ -172,7 +174,7 @@ def _measure_piece(piece: np.ndarray) -> RunningStats:
 
 
 def describe(tensor: np.ndarray | Sketch) -> TensorStats:
-    """Return the statistics of a tensor; for a sketch, an estimate."""
+    """Return the statistics of a tensor; for a sketch, estimates for the tensor that it represents."""
     if isinstance(tensor, Sketch):
         return RunningStats.of(tensor.values).stats(tensor.shape)
     tensor = np.asarray(tensor)
@@ -180,10 +182,14 @@ def describe(tensor: np.ndarray | Sketch) -> TensorStats:
 
 
 def measure_error(tensor: np.ndarray, truth: np.ndarray | Sketch) -> TensorStats:
-    """Return the error of a tensor as the verdicts use it: statistics of tensor - truth, computed in float64.
+    """Return the statistics of ``tensor`` - ``truth`` in float64: the error that the verdicts judge.
 
     If only a sketch of the truth exists, the result is the estimate of the difference's sketch. Tensors with different
     shapes are not compared, even if they broadcast: then the result has only the shape.
+
+    Args:
+        tensor: tensor of the port or of another run.
+        truth: tensor of R64, or its sketch.
     """
     tensor, truth = np.asarray(tensor), truth if isinstance(truth, Sketch) else np.asarray(truth)
     if tensor.shape != truth.shape:

@@ -1,7 +1,7 @@
-"""The runs whose tensors are compared in evaluation mode, the mode that selects, measures and exports the best weights.
+"""The runs of a model in evaluation mode whose tensors are compared, in addition to the step.
 
-Tensor names have the evaluation's name before their kind: ``evaluation/output:MODULE``, ``shorter/logits``,
-``decoding/logits#2``, ``narrowed/logits``, ``unpadded/logits``.
+This mode selects, measures and exports the best weights. Tensor names have the evaluation's name before their kind:
+``evaluation/output:MODULE``, ``shorter/logits``, ``decoding/logits#2``, ``narrowed/logits``, ``unpadded/logits``.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ from typing import Any, TypeVar
 
 from toolkit.parity.measure.updates import IGNORED_LABEL
 
-#: The step itself, and the loss after the updates. Each run has its own draws, in a file of its name.
+#: Names of two runs in train mode: the step, and the loss after the updates. Each run has its own random draws, in a
+#: file with the run's name.
 TRAINING, FINAL_LOSS = "training", "updated"
-#: The batch as it is (except a single text, see :func:`build_batches`), and the batch with shorter texts. Lengths that
-#: training does not have are padded and chunked only in evaluation.
+#: Names of two evaluations: the unchanged batch (except a single text, see :func:`build_batches`), and the batch with
+#: shorter texts. Only evaluation pads and chunks texts of a length that training does not have.
 EVALUATIONS = WHOLE, SHORTER = ("evaluation", "shorter")
-#: Tokens that are decoded one by one, each with the keys and values of all earlier tokens, if a model can do that.
+#: Name of the evaluation that decodes tokens one by one, each with the cached keys and values of all earlier tokens if
+#: the model has a cache.
 DECODING = "decoding"
+#: Number of tokens that are decoded one by one.
 NUM_DECODED = 3
-#: The scores of the batch again, without the positions of the last layer that the head does not read, and also without
-#: the padding that the task's evaluations omit.
+#: Names of two evaluations that compute the batch's scores again: without the positions of the last layer that the
+#: head does not read, and also without the padding that the task's evaluations omit.
 NARROW, NO_PADDING = "narrowed", "unpadded"
+#: Heads whose evaluations omit padding that does not change the scores.
 READ_WITHOUT_PADDING = ("sequence_classification", "question_answering", "token_classification")
-#: The step again, as training runs it: without a hook on any layer.
+#: Name of the step's second run, without a hook on any layer, as in training.
 NO_HOOKS = "unwatched"
-#: All runs that have random draws.
+#: All runs with recorded draws or choices.
 RUNS = (TRAINING, FINAL_LOSS, *EVALUATIONS)
 
+#: Tensor of NumPy or of a framework.
 Tensor = TypeVar("Tensor", bound=Any)
 
 
@@ -51,9 +56,13 @@ def build_batches(
 
 
 def split_for_decoding(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the inputs of successive calls: the first tokens of each text, then :data:`NUM_DECODED` single tokens.
+    """Return the inputs of successive calls that decode texts: first prefixes, then single tokens.
 
-    Each call continues from the state that the previous call returned.
+    The prefixes are followed by :data:`NUM_DECODED` calls with one token of each text. Each call continues from the
+    state that the previous call returned.
+
+    Args:
+        batch: ``input_ids`` and ``attention_mask``, (B, T) each.
     """
     length = choose_shorter_length(batch["input_ids"].shape[1])
     num_first = max(1, length - NUM_DECODED)
@@ -64,16 +73,26 @@ def split_for_decoding(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def choose_shorter_length(length: int, length_unit: int = 1) -> int:
-    """Return about three quarters of a length: an odd number, or a multiple of ``length_unit`` if that is above 1.
+    """Return about three quarters of a length: an odd number, or a multiple of ``length_unit``.
 
     An odd number is not a multiple of the length of a chunk.
+
+    Args:
+        length: number of tokens of the batch's texts.
+        length_unit: number that the length of a text must be a multiple of in evaluation; 1 for no restriction.
     """
     target_length = max(3, 3 * length // 4 - 1) | 1
     return target_length // length_unit * length_unit
 
 
 def is_scored(batch: Mapping[str, Tensor]) -> bool:
-    """Return whether a batch has a label that is not ignored. Shorter texts may have none, and so no loss."""
+    """Return whether a batch has a label that is not ignored, so that it has a loss.
+
+    Shorter texts may have none.
+
+    Args:
+        batch: tensors by name, with ``labels``, or ``start_positions`` and ``end_positions``.
+    """
     if "labels" in batch:
         labels = batch["labels"]
         is_for_tokens = labels.shape == batch["input_ids"].shape
@@ -83,12 +102,15 @@ def is_scored(batch: Mapping[str, Tensor]) -> bool:
 
 
 def name_in_run(run: str, name: str) -> str:
-    """Return a tensor's name in a run: its plain name in the step, otherwise with the run's name before it."""
+    """Return a tensor's name in a run: ``RUN/NAME``, or the plain name in the step."""
     return name if run == TRAINING else f"{run}/{name}"
 
 
 def name_in_step(name: str) -> str:
-    """Return the name in the step of a tensor of the step without hooks; other names are returned unchanged."""
+    """Return a tensor's name in the step, given its name in the step without hooks.
+
+    Other names are returned unchanged. Example: ``unwatched/loss`` -> ``loss``.
+    """
     return name.removeprefix(name_in_run(NO_HOOKS, ""))
 
 
@@ -115,4 +137,5 @@ def _pad_second_half(batch: Mapping[str, Tensor], config: Mapping[str, Any]) -> 
 
 
 def _cut_texts(tensor: Tensor, length: int, short_length: int) -> Tensor:
+    """Return the first ``short_length`` columns of a tensor with ``length`` columns; another tensor unchanged."""
     return tensor[:, :short_length] if len(tensor.shape) == 2 and tensor.shape[1] == length else tensor

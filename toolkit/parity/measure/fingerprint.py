@@ -15,11 +15,12 @@ import numpy as np
 
 #: Numbers below this represent minus infinity, such as the numbers that a mask adds to scores.
 MINUS_INFINITY = -5000.0
-#: If the lowest number is below this (exp(-50) is 2e-22), numbers below half of it represent minus infinity, too,
+#: If the lowest number of a tensor is below this (exp(-50) is 2e-22), numbers below half of the lowest number may
+#: represent minus infinity, too (see ``HIDES_BEYOND``).
 HIDES_BELOW = -50.0
-#: provided that its magnitude is this many times the magnitude of all other numbers.
+#: They do if the magnitude of the lowest number is at least this many times the magnitude of all other numbers.
 HIDES_BEYOND = 8.0
-#: Number of projections of each kind.
+#: Number of projections of the elements in their order, and likewise of the sorted elements.
 PROJECTIONS = 2
 #: Number of elements that are projected at a time.
 BLOCK = 2**14
@@ -27,7 +28,7 @@ BLOCK = 2**14
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The fingerprint of a tensor.
+    """The fingerprint of a tensor: its size, and random projections of its elements.
 
     Attributes:
         shape: shape of the tensor without axes of length 1.
@@ -45,15 +46,15 @@ class Fingerprint:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """The number of elements of the tensor."""
         return math.prod(self.shape)
 
 
 def take_fingerprint(tensor: np.ndarray) -> Fingerprint | None:
     """Return the fingerprint of a tensor; None if it has no elements, only equal elements, or a single whole number.
 
-    A tensor with NaN equals no other tensor. Hidden elements get the magnitude of the other elements, so that they do
-    not outweigh them. A mask has the same fingerprint as its negation.
+    A tensor with NaN equals no other tensor. Elements that represent minus infinity get the magnitude of the other
+    elements, so that they do not outweigh them. A mask has the same fingerprint as its negation.
     """
     if tensor.dtype.kind not in "biuf" or not tensor.size:
         return None
@@ -90,12 +91,20 @@ def _lift_hidden(x: np.ndarray) -> None:
 
 
 def find_distance(first: Fingerprint, second: Fingerprint) -> tuple[float, float]:
-    """Return the relative distance of two tensors of equal size: in their order, and regardless of order."""
+    """Return the relative distance of two tensors of equal size: in their order, and regardless of the order.
+
+    Both are infinite if a tensor has NaN.
+
+    Args:
+        first: fingerprint of a tensor.
+        second: fingerprint of the other tensor.
+    """
     if math.isnan(first.norm) or math.isnan(second.norm):
         return math.inf, math.inf
     size = max(first.norm, second.norm)
 
     def compare(first_projections: tuple[float, ...], second_projections: tuple[float, ...]) -> float:
+        """Return the relative distance of two tensors, given projections of both."""
         pairs = zip([first.norm, *first_projections], [second.norm, *second_projections], strict=True)
         return max(abs(a - b) for a, b in pairs) / size
 
@@ -103,6 +112,7 @@ def find_distance(first: Fingerprint, second: Fingerprint) -> tuple[float, float
 
 
 def _project(x: np.ndarray) -> tuple[float, ...]:
+    """Return the projections of a flat float64 array, (:data:`PROJECTIONS`,)."""
     num_blocks = -(-x.size // BLOCK)
     padded_x = np.zeros(num_blocks * BLOCK)
     padded_x[: x.size] = x
@@ -114,6 +124,9 @@ def _project(x: np.ndarray) -> tuple[float, ...]:
 
 @functools.cache
 def _draw_directions() -> tuple[np.ndarray, np.ndarray]:
-    """Return the directions within a block and the factors of the blocks, (BLOCK, PROJECTIONS) each."""
+    """Return the fixed random numbers of the projections: directions within a block, and factors of the blocks.
+
+    Both are (:data:`BLOCK`, :data:`PROJECTIONS`).
+    """
     generator = np.random.default_rng(0)
     return generator.standard_normal((BLOCK, PROJECTIONS)), generator.standard_normal((BLOCK, PROJECTIONS))

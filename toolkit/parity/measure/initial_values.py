@@ -1,4 +1,4 @@
-"""Newly initialized parameters of each side: samples of their values, and a comparison of both sides' samples."""
+"""Samples of each side's newly initialized parameters, and their comparison for verdict 8."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-#: Number of models that each side initializes, each with its own seed: a small parameter needs several.
+#: Number of models that each side initializes, each with a separate seed: a small parameter needs several.
 NUM_MODELS = 8
 #: Largest number of values to sample from a parameter, over all models.
 MAX_SAMPLES = 2**16
-#: Fewest elements of a row of zeros. A shorter row may be zero by chance.
+#: Smallest number of elements of a row of zeros. A shorter row may be zero by chance.
 NARROW = 4
 #: Distances from the joint mean, in joint standard deviations, beyond which values are counted.
 BEYOND = (1, 2, 3)
@@ -19,7 +19,7 @@ BEYOND = (1, 2, 3)
 
 @dataclass
 class SampleStats:
-    """Statistics of the sampled values of a parameter that a side has initialized.
+    """Statistics of the sampled values of a newly initialized parameter on one side.
 
     Attributes:
         count: number of the values.
@@ -37,13 +37,13 @@ class SampleStats:
 
     @property
     def is_constant(self) -> bool:
-        """Whether all values are equal."""
+        """Whether all sampled values of the parameter are equal."""
         return self.lowest == self.highest
 
 
 @dataclass
 class NewValues:
-    """Comparison of the values that both sides initialize a parameter with.
+    """Comparison of both sides' values of a newly initialized parameter.
 
     Attributes:
         ours, theirs: statistics of the port and of the reference; None for a side without the parameter.
@@ -59,7 +59,7 @@ class NewValues:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of all parameters of a side, by the parameters' names.
+    """Samples of all newly initialized parameters of one side, by the parameters' names.
 
     Attributes:
         values: sampled values, float32 (N,).
@@ -76,7 +76,7 @@ class Samples:
 
     @classmethod
     def of(cls, tensors: Mapping[str, np.ndarray]) -> Samples:
-        """Create the samples from the tensors of a file, as :meth:`tensors` returns them."""
+        """Return the samples, given the tensors of a file as :meth:`tensors` returns them."""
         parts: dict[str, dict[str, np.ndarray]] = {"values": {}, "zero_rows": {}}
         for key, value in tensors.items():
             kind, _, name = key.partition(":")
@@ -85,7 +85,7 @@ class Samples:
 
 
 def sample_values(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
-    """Sample some values of each parameter, at indices that are the same on both sides and in each run.
+    """Return samples of each parameter's values, at indices that are the same on both sides and in each run.
 
     Args:
         models: parameters by name, for each of :data:`NUM_MODELS` newly initialized models.
@@ -106,18 +106,22 @@ def sample_values(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
 
 
 def _find_zero_rows(parameter: np.ndarray) -> np.ndarray:
-    """Return the indices of the rows of zeros, such as the embedding of a padding token; none if all rows are zero."""
+    """Return the indices of the rows of zeros, such as the embedding of a padding token.
+
+    The result is empty if all rows are zero.
+    """
     rows = parameter.reshape(len(parameter), -1)
     is_zero = ~rows.any(1)
     return np.flatnonzero(is_zero) if rows.shape[1] >= NARROW and not is_zero.all() else np.zeros(0, np.int64)
 
 
 def compare_sides(ours: Samples, theirs: Samples) -> dict[str, NewValues]:
-    """Compare both sides' samples of each parameter that either side has."""
+    """Return the comparison of both sides' samples, by the name of each parameter that either side has."""
     return {name: _compare_parameter(name, ours, theirs) for name in {**theirs.values, **ours.values}}
 
 
 def _compare_parameter(name: str, ours: Samples, theirs: Samples) -> NewValues:
+    """Return the comparison of both sides' samples of the parameter with this name."""
     new_values = NewValues(_describe_samples(name, ours), _describe_samples(name, theirs))
     if name not in ours.values or name not in theirs.values:
         return new_values
@@ -133,6 +137,7 @@ def _compare_parameter(name: str, ours: Samples, theirs: Samples) -> NewValues:
 
 
 def _describe_samples(name: str, samples: Samples) -> SampleStats | None:
+    """Return the statistics of the samples of the parameter with this name; None if the side lacks it."""
     if name not in samples.values:
         return None
     values = samples.values[name].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Cache of the last measurement: the output of a module is often the output of its last child."""
+"""Cache of the last tensor's measurement: the output of a module is often the output of its last child."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+#: Type of a measurement.
 Result = TypeVar("Result")
 
-#: Elements that are compared again, to detect that a tensor has changed.
+#: Number of elements that are compared again, to detect that a tensor has changed.
 SAMPLE = 4096
 
 
@@ -31,6 +32,10 @@ class LastMeasurement(Generic[Result]):
         self._previous: tuple[str, np.ndarray, np.ndarray, Result] | None = None
 
     def __call__(self, name: str, value: np.ndarray) -> Result:
+        """Return the measurement of a tensor, given its name and value.
+
+        This is the last measurement if the value is the last array object and has not changed.
+        """
         if self._previous is not None:
             last_name, last, sample, result = self._previous
             is_same = value is last and self._is_alike(last_name, name)
@@ -42,5 +47,5 @@ class LastMeasurement(Generic[Result]):
 
 
 def _sample(value: np.ndarray) -> np.ndarray:
-    """Return a copy of some elements, at even distances."""
+    """Return a copy of about :data:`SAMPLE` elements of an array, at even distances."""
     return value.flat[:: max(1, value.size // SAMPLE)]

@@ -19,10 +19,12 @@ import numpy as np
 from toolkit.parity.measure import decoder_truths, loop_truths
 from toolkit.parity.measure.loop_truths import MAX_NUMBERS, ROUNDING, LoopCheck, Truth
 
-#: Arguments with rows as wide as CTRL's vocabulary. Only long rows show errors of sums and of exp.
+#: Name of a function -> shapes of arguments with rows as wide as CTRL's vocabulary. Only long rows show errors of sums
+#: and of exp.
 WIDE_ROWS = {"cross_entropy": [[2, 246_534], [2]], "cross_entropy_backward": [[2], [2, 246_534], [2], [2, 2]]}
 
-#: Checks by function of :mod:`models.operations.compiled`. Verdict 7 judges the random masks, which have no check.
+#: Name of a function of :mod:`models.operations.compiled` -> check of its accuracy. Functions that draw random masks
+#: have no check; verdict 7 (randomness) judges them.
 CHECKS: dict[str, LoopCheck] = {**loop_truths.CHECKS, **decoder_truths.CHECKS}
 
 
@@ -43,7 +45,9 @@ class LoopCall:
 
 @dataclass
 class LoopError:
-    """Errors of a loop in units of rounding; None if an output has NaN, or should be exact and is not.
+    """Errors of a compiled loop in units of rounding.
+
+    The errors are None if an output has NaN, or should be exact and is not.
 
     Attributes:
         function: name of the function of :mod:`models.operations.compiled`.
@@ -70,6 +74,7 @@ def select_calls(recorded_calls: Sequence[LoopCall]) -> Iterator[LoopCall]:
 
 
 def _limit_examples(call: LoopCall) -> LoopCall:
+    """Return the call with as many examples as :data:`MAX_NUMBERS` elements of its largest array allow."""
     arguments, examples = list(call.given), CHECKS[call.function].examples
     max_numbers = max(math.prod(shape) for shape in arguments if is_shape(shape))
     num_examples = arguments[examples[0]][0]
@@ -82,12 +87,12 @@ def _limit_examples(call: LoopCall) -> LoopCall:
 
 
 def is_shape(argument: Any) -> bool:
-    """Return whether an argument of a call is the shape of an array."""
+    """Return whether an argument of a recorded call is the shape of an array: a list of whole numbers."""
     return isinstance(argument, list) and bool(argument) and all(isinstance(size, int) for size in argument)
 
 
 def _cut_examples(argument: Any, num_examples: int, limit: int) -> Any:
-    """Reduce the number of examples in a shape, or in a list that has shapes.
+    """Return an argument of a call with fewer examples in its shapes.
 
     Args:
         argument: argument of a call; shapes whose first axis is ``num_examples`` are changed.
@@ -100,12 +105,12 @@ def _cut_examples(argument: Any, num_examples: int, limit: int) -> Any:
 
 
 def draw_arguments(call: LoopCall) -> tuple:
-    """Draw the arguments of a call, with NumPy arrays; the result is the same each time."""
+    """Return random arguments of a call, with NumPy arrays instead of shapes; they are the same each time."""
     return CHECKS[call.function].draw(np.random.default_rng(0), *call.given)
 
 
 def measure_error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth] | None = None) -> LoopError:
-    """Measure the errors of the outputs of a call.
+    """Return the errors of the outputs of a call in units of rounding.
 
     Args:
         call: the call with the shapes of its arguments.

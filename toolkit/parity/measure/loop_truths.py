@@ -1,8 +1,9 @@
-"""Random input of known condition for each compiled loop in isolation, and its true outputs, in float64.
+"""Random input for each compiled loop in isolation, and its true outputs in float64.
 
 For each element, a *unit* is one float32 rounding of the terms of its sum. A function ``_draw_NAME`` takes a generator
-and the arguments of a call, with shapes instead of arrays. It returns the arguments with arrays. A function
-``_exact_NAME`` takes these arguments and returns the true outputs with their units. Only NumPy is used.
+and the arguments of a call of ``NAME``, with shapes instead of arrays. It returns the arguments with random arrays. A
+function ``_exact_NAME`` takes these arguments and returns the true outputs with their units. Each ``NAME`` is a
+function of :mod:`models.operations.compiled`, which describes the arguments. Only NumPy is used.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Unit of rounding of float32.
+#: Unit of rounding of float32: half the distance from 1 to the next number.
 ROUNDING = 2.0**-24
 #: Smallest unit of a number that may underflow: below 2^-126, float32 has fewer digits.
 LEAST = 2.0**-125
-#: Number of columns whose sum adds one unit of error.
+#: Number of columns whose sum counts as one more rounding, which adds one unit.
 ONE_SUM = 4096
-#: Largest number of elements of an array that a loop is checked with. Larger calls get fewer examples.
+#: Largest number of elements of an array that a loop is checked with. Calls with larger arrays get fewer examples.
 MAX_NUMBERS = 2**19
 
 #: A true output and the units of its elements, of the same shape. An element with unit 0 must be exact.
@@ -27,13 +28,13 @@ Truth = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class LoopCheck:
-    """Test of a function of :mod:`models.operations.compiled`.
+    """Check of the accuracy of a function of :mod:`models.operations.compiled`.
 
     Attributes:
         loop: name of the loop that the function runs, of a file of :data:`models.operations.loop_code.LOOP_FILES`.
         examples: indices of the arguments whose first axis has the examples or rows.
         draw: returns the arguments with random arrays, given a generator and the arguments with shapes.
-        exact: returns the true outputs, given the arguments with arrays.
+        exact: returns the true outputs with their units, given the arguments with arrays.
     """
 
     loop: str
@@ -46,6 +47,7 @@ class LoopCheck:
 
 
 def _draw_array(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    """Draw standard normal numbers of this shape, float32."""
     return rng.standard_normal(tuple(shape), np.float32)
 
 
@@ -59,7 +61,7 @@ def _draw_scores(rng: np.random.Generator, shape: Sequence[int], max_exponent: f
 
 
 def _draw_rows(rng: np.random.Generator, shape: Sequence[int], epsilon: float) -> np.ndarray:
-    """Draw rows of all magnitudes above the root of epsilon.
+    """Draw rows of all magnitudes above the root of epsilon, float32.
 
     Some rows are far from 0 compared with their spread. If a loop subtracts two sums of such a row, no digits are left.
     """
@@ -69,21 +71,27 @@ def _draw_rows(rng: np.random.Generator, shape: Sequence[int], epsilon: float) -
 
 
 def _draw_mask(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
-    """Draw a mask that keeps the last element of each row: a row without elements has no softmax."""
+    """Draw a mask that keeps about three quarters of the elements, and the last element of each row.
+
+    A row without elements has no softmax.
+    """
     mask = rng.random(tuple(shape), np.float32) < 0.75
     mask[..., -1] = True
     return mask
 
 
 def _draw_places(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    """Draw positions in a text from 0 to 31, int64 of this shape, so that each occurs several times."""
     return rng.integers(0, 32, tuple(shape))
 
 
 def _draw_arrays(rng, *shapes):
+    """Draw an array of standard normal numbers for each shape."""
     return tuple(_draw_array(rng, shape) for shape in shapes)
 
 
 def _draw_gather_rows(rng, x, index):
+    """Draw a matrix and the indices of the rows to gather."""
     return _draw_array(rng, x), rng.integers(0, x[0], tuple(index))
 
 
@@ -95,20 +103,21 @@ def _draw_softmax(rng, scores, divisor=1.0, bias=None):
 
 
 def _draw_softmax_backward(rng, grad, probabilities, divisor=1.0):
+    """Draw the gradient of softmax weights, and the weights themselves, from even to peaked rows."""
     weights = _compute_softmax(_draw_scores(rng, probabilities, 6.0).astype(np.float64))[0].astype(np.float32)
     return _draw_array(rng, grad), weights, divisor
 
 
 def _draw_axes(rng, x):
-    """Draw a few different numbers, so that the largest occurs several times."""
+    """Draw rows of a few different whole numbers, so that the largest number occurs several times."""
     return (rng.integers(-3, 4, tuple(x)).astype(np.float32),)
 
 
 def _draw_attention(rng, query, key, value, order, places, key_mask, *settings):
-    """Draw keys with a single power of two each, so that the scores are exact in float32.
+    """Draw the arguments of ``attend_chunks``, with scores that are exact in float32.
 
-    A column of a chunk's values has a single number, too, so that each output shows a single weight. The last chunk
-    that a chunk attends to is the chunk itself. Each place occurs several times.
+    Each key has a single power of two. A column of a chunk's values has a single number, too, so that each output shows
+    a single weight. The last chunk that a chunk attends to is the chunk itself. Each position occurs several times.
     """
     *mask_settings, dropout_mask, rate, has_normalizer = settings
     rings, chunks, size, depth = query
@@ -128,17 +137,19 @@ def _draw_attention(rng, query, key, value, order, places, key_mask, *settings):
 
 
 def _draw_attention_backward(rng, *arguments):
+    """Draw the arguments of ``attend_chunks`` without its last, and the gradients of its outputs."""
     *forward_arguments, grad, grad_normalizer = arguments
     normalizer_rows = None if grad_normalizer is None else _draw_array(rng, grad_normalizer)
     return *_draw_attention(rng, *forward_arguments, False)[:-1], _draw_array(rng, grad), normalizer_rows
 
 
 def _draw_cross_entropy(rng, logits, labels):
+    """Draw scores of classes and a label for each row."""
     return _draw_scores(rng, logits), rng.integers(0, logits[-1], tuple(labels))
 
 
 def _draw_cross_entropy_backward(rng, grad, logits, labels, normalizers):
-    """Draw gradients that are 0 for each eighth row, and the normalizers of the forward."""
+    """Draw gradients of the losses, which are 0 in each eighth row, and the forward's input and normalizers."""
     scores, classes = _draw_cross_entropy(rng, logits, labels)
     _, total, largest = _compute_softmax(scores.astype(np.float64))
     row_grads = _draw_array(rng, grad)
@@ -147,7 +158,7 @@ def _draw_cross_entropy_backward(rng, grad, logits, labels, normalizers):
 
 
 def _draw_add_on_grid(rng, exact, update, rounder, sign):
-    """Draw updates that are small or large compared with the distances of the grid."""
+    """Draw a stream on a grid, and updates that are small or large compared with the grid's distances."""
     size = np.exp2(rng.uniform(-8.0, 8.0, tuple(update)))
     wide = rng.standard_normal(tuple(exact))
     return (wide + rounder) - rounder, (size * _draw_array(rng, update)).astype(np.float32), rounder, sign
@@ -157,7 +168,7 @@ def _draw_add_on_grid(rng, exact, update, rounder, sign):
 
 
 def _compute_softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the softmax of each row of scores, the sum of exp(score - largest), and the largest score."""
+    """Return the softmax of each row of scores, the row's sum of exp(score - largest), and its largest score."""
     largest = scores.max(-1, keepdims=True)
     weights = np.exp(scores - largest)
     total = weights.sum(-1, keepdims=True)
@@ -165,32 +176,36 @@ def _compute_softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def _to_float64(*arrays: np.ndarray) -> list[np.ndarray]:
+    """Return each array as float64."""
     return [array.astype(np.float64) for array in arrays]
 
 
 def _round_once(exact: np.ndarray) -> list[Truth]:
-    """Return a single output that is rounded once: its unit is its magnitude."""
+    """Return the true output of a function that rounds once: the unit of an element is its magnitude."""
     return [(exact, np.abs(exact))]
 
 
 def _round_nothing(exact: np.ndarray) -> list[Truth]:
-    """Return a single output that must be exact: its unit is 0."""
+    """Return the true output of a function that must be exact: the unit of each element is 0."""
     return [(exact.astype(np.float64), np.zeros(exact.shape))]
 
 
 def _exact_square_sums(*tensors, columns=ONE_SUM):
-    """Return the sum of squares of each block of ``columns`` elements.
+    """Return the true sums of squares of the blocks of each tensor, in one array.
 
-    ``columns`` is :data:`models.operations.kernels.BLOCK_COLUMNS`.
+    Args:
+        tensors: the tensors, of any shape.
+        columns: number of elements of a block, :data:`models.operations.kernels.BLOCK_COLUMNS`.
     """
     squares = [np.square(x.astype(np.float64)).ravel() for x in tensors]
     return _round_once(np.concatenate([np.add.reduceat(x, np.arange(0, len(x), columns)) for x in squares]))
 
 
 def _exact_adamw(rates, decays, beta1, beta2, epsilon, factor, *tensors):
-    """Return the updated parameters and states. Stored numbers are rounded once, as are the terms of a moment.
+    """Return the true parameters, gradients and states after a step of AdamW.
 
-    The unit of a parameter also has the roundings of the division and the root.
+    Stored numbers are rounded once, as are the terms of a moment. The unit of a parameter also has the roundings of the
+    division and the root.
     """
     beta1, beta2 = (np.float64(np.float32(beta)) for beta in (beta1, beta2))
     truths: list[Truth] = []
@@ -209,7 +224,7 @@ def _exact_adamw(rates, decays, beta1, beta2, epsilon, factor, *tensors):
 
 
 def _draw_adamw(rng, rates, decays, beta1, beta2, epsilon, factor, *shapes):
-    """Draw each parameter with its gradient and its state after some steps."""
+    """Draw each parameter with its gradient and its optimizer state after some steps."""
     tensors = []
     for number in range(len(rates)):
         weight, grad, mean, square, power1, power2 = shapes[6 * number : 6 * number + 6]
@@ -222,18 +237,19 @@ def _draw_adamw(rng, rates, decays, beta1, beta2, epsilon, factor, *shapes):
 
 
 def _exact_gather_rows(x, index):
-    """Return the sums of the gathered rows. A row that is only copied is exact."""
+    """Return the true sums of the gathered rows. A row that is only copied is exact."""
     parts = x.astype(np.float64)[np.atleast_2d(index)]
     return [(parts.sum(0), np.abs(parts).sum(0) * (len(parts) > 1))]
 
 
 def _exact_scale_columns_backward(grad, factors):
+    """Return the true gradient of the table of ``scale_columns``."""
     parts = grad.astype(np.float64) * factors[:, None, :, None]
     return [(parts.sum(0), np.abs(parts).sum(0))]
 
 
 def _normalize_rows(x: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows with mean 0 and variance 1, their scale factors, and the units of the rows.
+    """Return the rows with mean 0 and variance 1, the scale factor of each row, and the rows' units.
 
     The rounding of a mean has the magnitude of its terms, and is an error of each number near the mean.
     """
@@ -244,15 +260,21 @@ def _normalize_rows(x: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarr
 
 
 def _exact_layer_norm(x, gain, bias, epsilon):
+    """Return the true layer norm of the rows."""
     x, gain, bias = _to_float64(x, gain, bias)
     norm_rows, _, unit = _normalize_rows(x, epsilon)
     return [(norm_rows * gain + bias, unit * np.abs(gain) + np.abs(bias))]
 
 
 def _exact_layer_norm_backward(grad, x, gain, epsilon, rows=128):
-    """Return the gradient of the input, and of gain and bias for each block of ``rows`` rows.
+    """Return the true gradient of a layer norm's input, and of gain and bias for each block of rows.
 
-    ``rows`` is :data:`models.operations.kernels.BLOCK_ROWS`.
+    Args:
+        grad: gradient of the output, (..., width).
+        x: input, (..., width).
+        gain: gain, (width,).
+        epsilon: epsilon of the norm.
+        rows: number of rows of a block, :data:`models.operations.kernels.BLOCK_ROWS`.
     """
     shape = x.shape
     grad, x, gain = (array.reshape(-1, array.shape[-1]) for array in _to_float64(grad, x, gain))
@@ -270,18 +292,20 @@ def _exact_layer_norm_backward(grad, x, gain, epsilon, rows=128):
 
 
 def _exact_add_on_grid(exact, update, rounder, sign):
+    """Return the true sum of a stream and an update rounded to the grid, in float64 and in float32."""
     total = exact + sign * ((update.astype(np.float64) + rounder) - rounder)
     return [(total, np.zeros_like(total)), (total.astype(np.float32).astype(np.float64), np.zeros_like(total))]
 
 
 def _exact_softmax(scores, divisor=1.0, bias=None):
+    """Return the true softmax of scores / divisor + bias."""
     scores = scores.astype(np.float64) / divisor
     weights = _compute_softmax(scores if bias is None else scores + bias)[0]
     return [(weights, weights * (1.0 + scores.shape[-1] / ONE_SUM) + LEAST)]
 
 
 def _softmax_gradient(grad, weights, unit, extra_grad):
-    """Return the gradient of rows of scores with its units.
+    """Return the gradient of rows of scores with its units, given the gradient of their softmax.
 
     Rounded weights do not sum to 1. A row with a single weight of 1 has the full rounding of its mean.
 
@@ -301,16 +325,18 @@ def _softmax_gradient(grad, weights, unit, extra_grad):
 
 
 def _exact_softmax_backward(grad, weights, divisor=1.0):
+    """Return the true gradient of the scores of ``softmax``."""
     grad, weights = _to_float64(grad, weights)
     exact, unit = _softmax_gradient(grad, weights, np.zeros_like(grad), np.zeros(1))
     return [(exact / divisor, (unit + np.abs(exact)) / divisor + LEAST)]
 
 
 def _iterate_chunks(query, key, value, order, places, key_mask, *settings):
-    """Yield the indices, queries, keys, values, scores, constant scores and dropout factors of some chunks at a time.
+    """Yield the intermediate results of chunk attention in float64, for some chunks at a time.
 
-    Queries, keys and values are (rings, chunks, width, depth). The mask of constant scores covers masked keys, and the
-    scores of positions with themselves.
+    They are the indices of the chunks, queries, keys, values, scores, the mask of constant scores, and dropout factors.
+    Queries, keys and values are (rings, chunks, width, depth). Scores are constant for masked keys and for positions
+    with themselves.
     """
     is_causal, has_self_score, masked_score, self_score, dropout_mask, rate = settings
     rings, chunks, size, depth = query.shape
@@ -336,6 +362,7 @@ def _iterate_chunks(query, key, value, order, places, key_mask, *settings):
 
 
 def _exact_attention(*arguments):
+    """Return the true output of chunk attention, and its logarithmic normalizers if they are requested."""
     *chunk_arguments, has_normalizer = arguments
     shape = chunk_arguments[0].shape
     out, unit = np.zeros(shape), np.zeros(shape)
@@ -351,6 +378,7 @@ def _exact_attention(*arguments):
 
 
 def _exact_attention_backward(*arguments):
+    """Return the true gradients of query, key and value of chunk attention."""
     *chunk_arguments, grad, grad_normalizer = arguments
     order = chunk_arguments[3]
     (query_grad, query_unit), (key_grad, key_unit), (value_grad, value_unit) = (
@@ -378,6 +406,10 @@ def _exact_attention_backward(*arguments):
 
 
 def _exact_cross_entropy(logits, labels):
+    """Return the true losses, (N,), and the normalizers, (N, 2).
+
+    The normalizers of a row are its largest score and the sum of exp(score - largest).
+    """
     logits = logits.astype(np.float64)
     _, total, largest = _compute_softmax(logits)
     label_scores = np.take_along_axis(logits, labels[:, None], 1)
@@ -389,6 +421,7 @@ def _exact_cross_entropy(logits, labels):
 
 
 def _exact_cross_entropy_backward(grad, logits, labels, normalizers):
+    """Return the true gradient of the scores of ``cross_entropy``."""
     grad, logits, normalizers = _to_float64(grad, logits, normalizers)
     exact = np.exp(logits - normalizers[:, :1]) * (grad[:, None] / normalizers[:, 1:])
     unit = np.abs(exact) + np.where(grad[:, None], LEAST, 0.0)
@@ -399,11 +432,13 @@ def _exact_cross_entropy_backward(grad, logits, labels, normalizers):
 
 
 def _exact_keys(x, epsilon, factor):
+    """Return the true rows of x, multiplied by factor / sqrt(mean square + epsilon)."""
     x = x.astype(np.float64)
     return _round_once(x * (factor / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon)))
 
 
 def _exact_keys_backward(grad, x, epsilon, factor):
+    """Return the true gradient of the input of ``keys``."""
     grad, x = _to_float64(grad, x)
     square = np.square(x).mean(-1, keepdims=True) + epsilon
     scale = factor / np.sqrt(square)
@@ -411,7 +446,7 @@ def _exact_keys_backward(grad, x, epsilon, factor):
     return [((grad - x * projection) * scale, (np.abs(grad) + np.abs(x) * size) * scale)]
 
 
-#: Checks by function of :mod:`models.operations.compiled`.
+#: Name of a function of :mod:`models.operations.compiled` -> check of its accuracy.
 CHECKS = {
     "keep": LoopCheck(
         "keep",

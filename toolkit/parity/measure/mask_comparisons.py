@@ -1,6 +1,6 @@
-"""Comparisons of positions that produce a mask.
+"""Observation of the comparisons in a forward whose results mask a tensor, such as ``position <= length``.
 
-A comparison that excludes nothing on a batch would hide a fault of it. Each side follows the result of each comparison
+A comparison that excludes nothing on a batch would hide its faults. Each side follows the result of each comparison
 until the result masks a floating-point tensor.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-#: Operators of the operations that compare with a bound, by the operation's name in either framework.
+#: Name of a comparing operation in either framework -> operator in :class:`MaskFacts`.
 COMPARISONS = {
     **dict.fromkeys(("lt", "less", "less_than"), "<"),
     **dict.fromkeys(("le", "less_equal"), "<="),
@@ -23,16 +23,18 @@ COMPARISONS = {
     "triu": "triu",
     "tril": "tril",
 }
+#: Operators that keep a triangle of a matrix, and compare the indices of rows and columns.
 TRIANGLES = ("triu", "tril")
-#: Operations that change a floating-point tensor by a mask. An operation of :data:`CHOICES` hides elements only if one
-#: of its branches is a constant: otherwise it chooses between two results.
+#: Names of operations that change a floating-point tensor by a mask.
 MASKING = ("masked_fill", "add", "sub", "subtract", "mul", "multiply", "index_put", "setitem")
+#: Names of operations that choose between two branches. They hide elements only if a branch is a constant: otherwise
+#: both branches are results.
 CHOICES = ("where",)
 
 
 @dataclass(frozen=True)
 class MaskFacts:
-    """A comparison whose result masks a tensor.
+    """A comparison in the user's code whose result masks a floating-point tensor.
 
     Attributes:
         line: ``file:line`` of the call.
@@ -69,7 +71,7 @@ class Site(NamedTuple):
 
 
 class MaskComparisons:
-    """Follows the comparisons of a forward through its operations.
+    """Follows the results of comparisons through the operations of a forward, to find the masks among them.
 
     Args:
         key_of: returns the address of a tensor's memory. Two tensors with the same address hold the same mask.
@@ -89,7 +91,7 @@ class MaskComparisons:
         self._mask_tensors: list[Any] = []
 
     def facts(self) -> list[MaskFacts]:
-        """Return the comparisons whose results have masked a tensor, in the order of execution."""
+        """Return the comparisons whose results have masked a floating-point tensor, in the order of execution."""
         return [
             MaskFacts(site.line, site.column, self._operators[site], site.module, self._has_excluded[site])
             for site in self._operators
@@ -97,7 +99,7 @@ class MaskComparisons:
         ]
 
     def observe(self, name: str, inputs: Iterable[Any], results: Iterable[Any]) -> None:
-        """Follow an operation.
+        """Follow the masks through an operation: record a comparison, a mask made from masks, or a masked tensor.
 
         Args:
             name: name of the operation, without the underscores of an in-place operation.
@@ -122,7 +124,13 @@ class MaskComparisons:
             self._masking |= sources
 
     def _note_comparison(self, name: str, inputs: list[Any], result: Any) -> Site | None:
-        """Record a comparison and return its site; return None if it does not compare positions."""
+        """Record a comparison of positions, and return its source location; None for any other comparison.
+
+        Args:
+            name: name of the operation.
+            inputs: tensors that are compared.
+            result: tensor that the operation returns.
+        """
         site = self._site()
         values = self._numbers_of(result)
         if site is None or values.size < 2:
@@ -140,15 +148,18 @@ class MaskComparisons:
         return site
 
     def _mark(self, results: Iterable[Any], sources: set[Site]) -> None:
+        """Record that the tensors of ``results`` hold a mask that these comparisons produced."""
         for tensor in results:
             if key := self._key_of(tensor):  # 0 of every empty tensor
                 self._sources.setdefault(key, set()).update(sources)
                 self._mask_tensors.append(tensor)
 
     def _sources_of(self, tensor: Any) -> set[Site]:
+        """Return the comparisons that produced the mask in a tensor; empty for any other tensor."""
         return self._sources.get(self._key_of(tensor), set())
 
     def _is_constant(self, tensor: Any) -> bool:
+        """Return whether all elements of a framework's tensor are equal."""
         return _is_constant(self._numbers_of(tensor))
 
     def _is_mask_like(self, tensor: Any) -> bool:
@@ -157,12 +168,18 @@ class MaskComparisons:
         return values.dtype.kind == "b" or values.size == 1 or bool(np.isin(values, (0, 1)).all())
 
     def _excludes_elements(self, name: str, branches: list[Any]) -> bool:
-        """Return whether an operation with a mask hides the elements that the mask excludes."""
+        """Return whether an operation with a mask hides the elements that the mask excludes.
+
+        Args:
+            name: name of the operation.
+            branches: inputs of the operation that are not masks.
+        """
         is_choice = name in CHOICES and (len(branches) < 2 or any(map(self._is_constant, branches)))
         return name in MASKING or is_choice
 
 
 def _is_constant(values: np.ndarray) -> bool:
+    """Return whether all elements of an array are equal."""
     return bool((values == values.flat[0]).all()) if values.size else True
 
 
@@ -172,7 +189,10 @@ def _is_whole(values: np.ndarray) -> bool:
 
 
 def column_of(frame: FrameType) -> int:
-    """Return the column of the call that a frame is making, counted from 1."""
+    """Return the column of the call that a frame is making, counted from 1.
+
+    Before Python 3.11, the result is another number that distinguishes the calls of a line.
+    """
     if sys.version_info >= (3, 11):
         positions = list(frame.f_code.co_positions())
         return (positions[frame.f_lasti // 2][2] or 0) + 1

@@ -1,4 +1,4 @@
-"""Masked attention scores: their two measurements, and the scores that the mask leaves unchanged."""
+"""Separate measurement of masked attention scores, and of the scores that the mask leaves unchanged."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from toolkit.parity.measure.naming import TensorName
 
 #: Effective value of a masked score: the lowest that Reformer uses.
 LOWEST = -1e9
-#: Kinds of the scores before the mask. An attention has at least one of them; the first is used.
+#: Kinds of tensors with the scores before the mask. The first that an attention has is used.
 PLAIN_KINDS = ("scaled_scores", "scores")
-#: Kind of the scores that the mask leaves unchanged.
+#: Kind of the part with the scores that the mask leaves unchanged.
 UNMASKED_KIND = "unmasked_scores"
 
 
 def split_masked_scores(
     name: str, scores: np.ndarray, true_scores: np.ndarray, truth: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield the parts of a tensor to measure: the part's name, its values and the values of R64.
+    """Yield the parts of a tensor that are measured separately: the part's name, its values and R64's values.
 
     Masked scores have two parts. The first has all scores, clipped at :data:`LOWEST`: compared with CTRL's -1.8e308 for
     padding, its -1e4 for the future would vanish. The second has only the scores that the mask leaves unchanged:
@@ -27,7 +27,7 @@ def split_masked_scores(
 
     Args:
         name: name of the tensor.
-        scores: its values, of any shape.
+        scores: the port's values, of any shape.
         true_scores: values of R64's tensor of this name.
         truth: R64's tensors by name, read from file on each access.
     """
@@ -41,7 +41,13 @@ def split_masked_scores(
 
 
 def find_unmasked(name: str, true_scores: np.ndarray, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Return the mask of the scores that R64's mask leaves unchanged, of the same shape; None for any other tensor."""
+    """Return the mask of the scores that R64's attention mask leaves unchanged; None for any other tensor.
+
+    Args:
+        name: name of the tensor.
+        true_scores: values of R64's tensor of this name; the result has its shape.
+        truth: R64's tensors by name, read from file on each access.
+    """
     tensor_name = TensorName.parse(name)
     if tensor_name.kind != "masked_scores":
         return None

@@ -39,32 +39,37 @@ class TensorName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TensorName:
-        """Parse the text of a name, such as ``dropout:encoder.layers.0#1``."""
+        """Return the parts of a name, given its text, such as ``dropout:encoder.layers.0#1``."""
         return _parse_name(text)
 
     def __str__(self) -> str:
+        """Return the text of the name, such as ``dropout:encoder.layers.0#1``."""
         return ":".join(filter(None, (self.kind, self.gradient_of, self.module))) + self.call
 
     @property
     def is_of_training(self) -> bool:
-        """Whether the tensor belongs to the updates: their inputs, an updated parameter, or a later loss."""
+        """Whether the tensor belongs to the optimizer's updates: an input, an updated parameter or a later loss."""
         return self.kind in ("trained", "updated", "moment", "accumulated", "learning_rate") or (
             self.kind == "loss" and bool(self.call)
         )
 
     @property
     def evaluation(self) -> str:
-        """The name of the tensor's evaluation (:mod:`.evaluation`); empty for a tensor of the step."""
+        """The name of the tensor's evaluation, such as ``shorter``; empty for a tensor of the step.
+
+        The evaluations are in :mod:`.evaluation`.
+        """
         return self.kind.rpartition("/")[0]
 
     @property
     def without_run(self) -> TensorName:
-        """This name without the evaluation's name."""
+        """This name without the evaluation's name: ``shorter/logits`` -> ``logits``."""
         return self._replace(kind=self.kind.rpartition("/")[2])
 
 
 @functools.lru_cache(maxsize=2**16)
 def _parse_name(text: str) -> TensorName:
+    """Return the parts of a name, as :meth:`TensorName.parse` does."""
     # Cached: a trial of all faults parses each of a thousand names 500 times.
     kind_and_module, mark, call = re.fullmatch(r"([^#@]*)([#@]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
     kind, _, module = kind_and_module.partition(":")
@@ -80,7 +85,7 @@ def is_gradient(name: str) -> bool:
 
 
 def append_number(name: str, number: int) -> str:
-    """Return ``name`` for the number 1, and ``name#2`` and so on for later updates or calls."""
+    """Return the name of a later update or call: ``name#2``, ``name#3`` and so on; ``name`` for the number 1."""
     return name if number == 1 else f"{name}#{number}"
 
 
@@ -90,9 +95,10 @@ CallPath = tuple[tuple[str, int], ...]
 
 @dataclass
 class _Call:
-    """A call of a module that has not ended.
+    """A call of a module that is still running.
 
     Attributes:
+        module: dotted path of the module.
         path: the calls from the outermost module to this call.
         number: suffix of the call's name after the module's name, such as ``#1``; empty for the first call.
         counts: number of the calls of each child, and of the draws of each kind, so far.
@@ -105,7 +111,7 @@ class _Call:
 
 
 class ModuleStack:
-    """The modules that are running, the innermost last."""
+    """The modules that are running, the innermost last, which names their outputs, draws and operations."""
 
     def __init__(self) -> None:
         self._calls = [_Call("")]
@@ -129,13 +135,25 @@ class ModuleStack:
         self._calls.append(_Call(module, path, self._number(module, path)))
 
     def leave(self, kind: str = "output") -> str:
-        """Record the end of the innermost module, and return the name of its output."""
+        """Record the end of the innermost module, and return the name of its output.
+
+        Example: ``output:encoder.layers.0#1``.
+
+        Args:
+            kind: kind of the returned name.
+        """
         name = self._name(kind)
         self._calls.pop()
         return str(name)
 
     def next_name(self, kind: str) -> str:
-        """Return the name of the innermost module's next draw (``dropout``, ``normal``) or operation of this kind."""
+        """Return the name of the innermost module's next draw or operation of a kind.
+
+        Example: ``dropout:encoder.layers.0``, then ``dropout:encoder.layers.0@1``.
+
+        Args:
+            kind: kind of the draw (``dropout``, ``normal``) or of the operation.
+        """
         number, name = self.count(kind), self._name(kind)
         return str(name._replace(call=f"{name.call}@{number}") if number else name)
 
@@ -146,12 +164,17 @@ class ModuleStack:
         return number
 
     def _name(self, kind: str) -> TensorName:
+        """Return the name of a tensor of this kind in the innermost module's call."""
         return TensorName(kind, self.module, self._calls[-1].number)
 
     def _number(self, module: str, path: CallPath) -> str:
-        """Return the suffix of a call's name after the module's name, and record the name as used.
+        """Return the suffix of a call's name after the module's path, such as ``#1``, and record the name as used.
 
         A block that a backward runs again lacks the calls around it, so its path is the end of the earlier path.
+
+        Args:
+            module: dotted path of the module.
+            path: the calls from the outermost module to this call.
         """
         numbers = [str(number) for _, number in path if number]
         while True:

@@ -1,4 +1,4 @@
-"""Common parts of two outputs of a pair whose shapes or numbers differ: rows, columns or single numbers.
+"""Common parts of two outputs of a pair that differ in shape or numbers: rows, columns or single numbers.
 
 A layer may get its tokens in another order, without padding, or in the groups of a router. Its output then holds the
 same numbers at other positions.
@@ -12,7 +12,7 @@ import numpy as np
 #: smaller output among the rows of the larger. Columns: the same columns in another order. Numbers: the numbers of the
 #: smaller output among the numbers of the larger.
 ROWS, COLUMNS, NUMBERS, NOTHING = "rows", "columns", "numbers", ""
-#: Fewest different numbers of an output. Fewer numbers may occur in another output by chance.
+#: Smallest number of different numbers in a compared output. Fewer numbers may occur in another output by chance.
 MIN_DIFFERENT = 4
 #: Units in the last place of the largest number beyond which two numbers differ by more than rounding.
 ROUNDING_UNITS = 2.0**10
@@ -23,6 +23,10 @@ def find_common_part(ours: np.ndarray, theirs: np.ndarray) -> str:
 
     Two numbers are the same if they differ by less than half of the digits of the less accurate array. This decides
     only whether the same numbers are meant. Their errors are judged elsewhere.
+
+    Args:
+        ours: output of the port.
+        theirs: output of the reference.
     """
     floats = ours.dtype.kind == theirs.dtype.kind == "f"
     if not (floats and ours.ndim and theirs.ndim and ours.size and theirs.size):
@@ -61,7 +65,12 @@ def count_unread_differences(ours: np.ndarray, theirs: np.ndarray, unread: np.nd
 def _contains_rows(first: np.ndarray, second: np.ndarray, max_distance: float) -> bool:
     """Return whether all rows of the shorter of two matrices are rows of the longer matrix.
 
-    If both matrices have the same number of rows, each row has its own counterpart.
+    If both matrices have the same number of rows, each row has a separate counterpart.
+
+    Args:
+        first: matrix (rows, columns).
+        second: matrix (rows, columns), with the same number of columns.
+        max_distance: largest difference of two numbers that count as the same.
     """
     short, long = sorted((first, second), key=len)
     direction = np.random.default_rng(0).standard_normal(short.shape[1])

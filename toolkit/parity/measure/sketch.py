@@ -17,17 +17,17 @@ import numpy as np
 
 #: Number of sums of a sketch: a prime, so that the rows and columns of a matrix are spread over every sum.
 COUNT = 4093
-#: Fewest elements of a tensor that is represented by its sketch.
+#: Smallest number of elements of a tensor that is represented by its sketch.
 LARGE = 4 * COUNT
-#: Elements of each sum that are added pairwise at a time, which keeps rounding small.
+#: Number of elements of each sum that are added pairwise at a time, which keeps rounding small.
 ROWS = 64
-#: Seed of the signs.
+#: Seed of the random signs, which is the same in each run.
 SEED = 20
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """The sketch of a tensor.
+    """The sketch of a tensor: :data:`COUNT` sums of its elements with random signs.
 
     Attributes:
         values: the sums, float64 (COUNT,), scaled so that their RMS is about the RMS of the tensor's elements.
@@ -62,9 +62,12 @@ class Sketch:
 
 
 def _rows(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield the elements as float64 blocks (ROWS, COUNT), the last padded with zeros.
+    """Yield the elements of a flattened tensor as float64 blocks (ROWS, COUNT), the last padded with zeros.
 
     All blocks share one memory, so each overwrites the previous block.
+
+    Args:
+        pieces: consecutive parts of the flattened tensor.
     """
     buffer, length = np.zeros(ROWS * COUNT), 0
     for piece in pieces:

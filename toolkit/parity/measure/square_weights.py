@@ -1,4 +1,4 @@
-"""Find the output axis of a square weight in a user's layer, from the gradients of single output elements.
+"""Search for the output axis of a square weight in a user's layer, by the gradients of single output elements.
 
 The shape of any other weight shows this axis. The class of a framework's layer shows it, too.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-#: Largest number of output elements to try: a ReLU may hide some.
+#: Largest number of output elements whose gradients are tried: a ReLU may hide some.
 MAX_ELEMENTS = 4
 
 
@@ -23,15 +23,18 @@ class SquareWeights:
     """
 
     def __init__(self, gradient_of: Callable[[Any, int, Any], np.ndarray | None]) -> None:
-        """Args:
-        gradient_of: function of a layer's output, the index of a flattened element and a weight. It returns the
-            gradient of the element for the weight, (channels, channels); None if the element does not depend on it.
+        """Prepare to examine a model's layers; no weight is collected yet.
+
+        Args:
+            gradient_of: function of a layer's output, the index of a flattened element and a weight. It returns the
+                gradient of the
+            element for the weight, (channels, channels); None if the element does not depend on it.
         """
         self._gradient_of = gradient_of
         self.with_output_columns: set[str] = set()
 
     def examine_layer(self, module_name: str, weights: Mapping[str, Any], output: Any) -> None:
-        """Examine the weights of a user's layer after its forward.
+        """Collect the square weights of a user's layer whose columns are output channels, after the layer's forward.
 
         Args:
             module_name: dotted path of the layer; empty for the model.
@@ -45,9 +48,13 @@ class SquareWeights:
                 self.with_output_columns.add(f"{module_name}.{name}" if module_name else name)
 
     def _has_columns(self, output: Any, weight: Any) -> bool:
-        """Return whether single elements of the output depend on one column of the weight, and not on one row.
+        """Return whether single elements of a layer's output depend on one column of a weight, and not on one row.
 
         An element that is looked up in a table depends on a single number of the table, which shows nothing.
+
+        Args:
+            output: the layer's output, (..., channels).
+            weight: weight of the layer, (channels, channels).
         """
         size = weight.shape[0]
         num_vectors = math.prod(output.shape) // size

@@ -1,4 +1,7 @@
-"""Distance of two float32 tensors in units in the last place (ULP). Both signs of zero are the same number."""
+"""Distance of two float32 tensors in units in the last place (ULP): the number of float32 numbers between them.
+
+Both signs of zero count as the same number.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ NAN_DISTANCE = 2**33
 
 @dataclass
 class BitDifference:
-    """Difference of two float32 tensors.
+    """Difference of two float32 tensors, element by element.
 
     Attributes:
         differing: number of elements that differ.
         of: number of all elements.
         units: largest difference in units in the last place.
-        problem: reason why the tensors cannot be compared, if there is one.
+        problem: reason why the tensors cannot be compared; None if they can.
     """
 
     differing: int
@@ -28,7 +31,7 @@ class BitDifference:
 
 
 def compare_bits(ours: np.ndarray, theirs: np.ndarray) -> BitDifference:
-    """Compare a tensor of the port with the reference's tensor, bit by bit."""
+    """Return the difference of a tensor of the port from the reference's tensor, bit by bit."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.dtype != np.float32:
         problem = f"{ours.dtype} {list(ours.shape)}, the reference's is {theirs.dtype} {list(theirs.shape)}"
         return BitDifference(max(ours.size, theirs.size, 1), theirs.size, NAN_DISTANCE, problem)

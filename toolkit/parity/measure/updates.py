@@ -1,7 +1,7 @@
-"""Gradients that both sides' optimizers get in the short training after the step, and the weight of each example.
+"""Gradients for both sides' optimizers in the short training after the step, and the weight of each example.
 
-An update has the examples of one accumulated batch. Each example has its own gradient: R64's gradient with its elements
-scaled in turn. The gradient of a mean loss is the mean over the examples, weighted by their loss terms. So
+An update has the examples of one accumulated batch. Each example has a separate gradient: R64's gradient with its
+elements scaled in turn. The gradient of a mean loss is the mean over the examples, weighted by their loss terms. So
 micro-batches with wrong weights give a different gradient. If only its scale differed, clipping and Adam would hide it.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-#: Factors of R64's gradients in each update, which the elements take in turn. If the gradients of all updates were
-#: equal, the decay rates of Adam's moments would cancel out. If an update only halved all elements, the decay rate of
-#: the second moment would still cancel out when both gradients are clipped to the same norm.
+#: Factors of R64's gradient in each update. Its elements are multiplied by the factors in turn. If the gradients of all
+#: updates were equal, the decay rates of Adam's moments would cancel out. If an update only halved all elements, the
+#: decay rate of the second moment would still cancel out when both gradients are clipped to the same norm.
 SHARES = ((1.0,), (-0.5, 0.25), (0.75, -1.0, 0.5), (-0.25, 1.5))
 #: Factors of the second update for Lion, which uses only the sign of a weighted sum. They are graded so that a wrong
 #: beta1 changes some signs. With the usual betas (0.9 and 0.99, 0.5 and 0.75), no sum is 0: rounding would decide it.
@@ -23,7 +23,7 @@ LION_SHARES = tuple(-0.97 * 2.0 ** (-step / 6) for step in range(60))
 #: Factors that the gradient's elements of an example are multiplied by in turn. The next example starts one factor
 #: later.
 ROW_FACTORS = (0.5, 1.0, 1.5)
-#: Label without a loss term.
+#: Label of a token or text that has no loss term.
 IGNORED_LABEL = -100
 
 
@@ -38,15 +38,16 @@ def count_update_rows(batch_size: int, accumulation_steps: int) -> int:
 def count_loss_terms(
     task: str, labels: Mapping[str, np.ndarray], class_weights: Sequence[float] | None = None
 ) -> np.ndarray:
-    """Return the number of terms that each example has in the mean loss, int64 (N,).
+    """Return the number of terms of each example in the mean loss, int64 (N,).
 
-    If the mean is weighted by class, return the weight of each example's class, float64 (N,).
+    If the mean is weighted by class, the result is the weight of each example's class, float64 (N,).
 
     Args:
         task: name of the loss, such as ``language_modeling``.
         labels: ``labels`` (N, ...), or ``start_positions`` (N,).
         class_weights: weight of each class. With several labels for each text, the weights scale the terms but are not
-            part of the divisor.
+            part of
+        the divisor.
     """
     if task == "question_answering":
         return np.ones(len(labels["start_positions"]), np.int64)
@@ -58,7 +59,7 @@ def count_loss_terms(
 
 
 def make_distinct_inputs(num_examples: int) -> dict[str, np.ndarray]:
-    """Return distinct tokens and masks for the examples of an update, int64 (N, T) each.
+    """Return token ids and masks that differ between the examples of an update, int64 (N, T) each, by key.
 
     Each token occurs once. A mask has the binary digits of the example's number, counted from 1.
     """
@@ -68,7 +69,7 @@ def make_distinct_inputs(num_examples: int) -> dict[str, np.ndarray]:
 
 
 def clean_examples(examples: Mapping[str, np.ndarray], terms: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the inputs of an update's forwards in a form that can be compared, by ``trained:KEY``, float64 (N, ...).
+    """Return the inputs that an update's forwards received in a comparable form, by ``trained:KEY``, float64 (N, ...).
 
     Floats are rounded to float32. A side may omit an example without a loss term, so such an example is set to 0.
 
@@ -85,7 +86,13 @@ def clean_examples(examples: Mapping[str, np.ndarray], terms: np.ndarray) -> dic
 
 
 def weigh_terms(terms: np.ndarray) -> np.ndarray:
-    """Return the weight of each example in the mean over all loss terms, float64 (N,); zeros without any term."""
+    """Return the weight of each example in the mean over all loss terms, float64 (N,).
+
+    The weights are zeros if no example has a term.
+
+    Args:
+        terms: number of loss terms of each example, or its class weight, (N,).
+    """
     total = terms.sum()
     return terms / total if total else np.zeros(len(terms))
 
@@ -93,7 +100,9 @@ def weigh_terms(terms: np.ndarray) -> np.ndarray:
 def scale_gradient(
     gradient: np.ndarray, update: int, example_weights: Sequence[float] | np.ndarray, optimizer: str = "adamw"
 ) -> np.ndarray:
-    """Return the gradient of an update's mean loss, made from a gradient of R64.
+    """Return the gradient that the optimizer gets in an update: R64's gradient, scaled element by element.
+
+    It is the gradient of a mean loss over the update's examples.
 
     Args:
         gradient: gradient of R64, in the layout of the reference.
@@ -107,7 +116,14 @@ def scale_gradient(
 
 @functools.lru_cache(maxsize=64)
 def _combine_factors(shares: tuple[float, ...], weights: tuple[float, ...]) -> np.ndarray:
-    """Return the factors that the elements take in turn: an update's shares, times the mean over its examples."""
+    """Return the factors that a gradient's elements are multiplied by in turn, float64.
+
+    They are the product of the update's factors and the weighted mean of the examples' factors.
+
+    Args:
+        shares: factors of the update, of :data:`SHARES` or :data:`LION_SHARES`.
+        weights: loss weight of each example.
+    """
     mean_factors = [
         sum(weight * ROW_FACTORS[(element + example) % len(ROW_FACTORS)] for example, weight in enumerate(weights))
         for element in range(len(ROW_FACTORS))
@@ -117,7 +133,7 @@ def _combine_factors(shares: tuple[float, ...], weights: tuple[float, ...]) -> n
 
 
 def _multiply_in_turn(gradient: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """Multiply the elements of a gradient by the factors, which repeat cyclically."""
+    """Return the product of a gradient's flat elements and the factors, which repeat cyclically."""
     product = np.empty(gradient.shape, np.result_type(gradient, factors))
     flat, result = np.ravel(gradient), product.reshape(-1)
     rest = flat.size // factors.size * factors.size
@@ -127,5 +143,9 @@ def _multiply_in_turn(gradient: np.ndarray, factors: np.ndarray) -> np.ndarray:
 
 
 def pick_updates(max_steps: int) -> list[int]:
-    """Return the updates of a run whose learning rates are compared, counted from 1: at most 1,000, evenly spaced."""
+    """Return the numbers, from 1, of the updates whose learning rates are compared: at most 1,000, evenly spaced.
+
+    Args:
+        max_steps: number of updates of the run.
+    """
     return sorted({1 + round(position) for position in np.linspace(0, max_steps - 1, min(max_steps, 1000))})
