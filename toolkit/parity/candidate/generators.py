@@ -112,7 +112,7 @@ class WatchedSource:
         self.draws = self.cells = 0
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        """Draw a dropout mask with the other source, and report it."""
+        """Draw a dropout mask, which drops each element with probability ``p``, and report it."""
         keep_mask = self.own.kept(p, shape)
         if self.counting:
             self.draws, self.cells = self.draws + 1, self.cells + keep_mask.size
@@ -120,7 +120,7 @@ class WatchedSource:
         return keep_mask
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
-        """Draw standard normal numbers with the other source, and report them."""
+        """Draw standard normal numbers, with a seed the same numbers each time, and report them."""
         numbers = self.own.normal(shape, dtype, seed)
         if self.counting:
             self.draws += 1

@@ -1,6 +1,6 @@
 """Source locations of the port's code: of its modules, and of computations outside of modules.
 
-A :class:`.results.Place` has the class of a module, and the lines that create the module and define its class.
+A :class:`.results.Place` has the class of a module, and the source lines that create the module and define its class.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def places(model: nn.Layer) -> dict[str, Place]:
 
 
 def head_places(model: type[nn.Layer]) -> dict[str, Place]:
-    """Return the places that compute the scores and the loss after the model's last module, by tensor name.
+    """Return the source locations that compute the scores and the loss, by tensor name.
+
+    These computations follow the model's last module.
 
     Args:
         model: class of the port.
@@ -62,7 +64,7 @@ def head_places(model: type[nn.Layer]) -> dict[str, Place]:
 
 
 def place_of_code(kind: str, code: Callable[..., Any]) -> Place:
-    """Return the place that defines a function or class.
+    """Return the source location that defines a function or class.
 
     Args:
         kind: name of the code, as the report shows it.
@@ -72,9 +74,9 @@ def place_of_code(kind: str, code: Callable[..., Any]) -> Place:
 
 
 def decoding_places(continuation: type, excluded_calls: Collection[int] = ()) -> dict[str, Place]:
-    """Return the place that computes the scores of tokens that are decoded one by one, by tensor name.
+    """Return the source location that computes the scores of tokens that are decoded one by one.
 
-    The names are ``decoding/logits#2`` and so on, one for each call after the first.
+    It is returned for each call after the first, by tensor name: ``decoding/logits#2`` and so on.
 
     Args:
         continuation: class of the port that continues a text with cached keys and values.

@@ -66,12 +66,27 @@ class RecordedDraws:
         return name
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        """Return R64's dropout mask of the next name; a mask that keeps everything if R64 has none of this shape."""
+        """Return R64's dropout mask for the next dropout of the running module.
+
+        If R64 has no mask of this name and shape, the result keeps all elements.
+
+        Args:
+            p: probability of a dropped element, which is sent.
+            shape: requested shape.
+        """
         mask = self._find_draw(self.name("dropout"), shape, f"dropout of {p}", p)
         return paddle.ones(shape, "bool") if mask is None else paddle.to_tensor(mask).astype("bool")
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
-        """Return R64's normal numbers of the next name; new numbers if R64 has none of this shape."""
+        """Return R64's normal numbers for the next draw of the running module.
+
+        If R64 has no numbers of this name and shape, the result is random.
+
+        Args:
+            shape: requested shape.
+            dtype: dtype of the result.
+            seed: not used.
+        """
         numbers = self._find_draw(self.name("normal"), shape, "rotations")
         return paddle.randn(shape, dtype) if numbers is None else paddle.to_tensor(numbers).astype(dtype)
 
@@ -83,7 +98,7 @@ class RecordedDraws:
         """Do nothing: names repeat automatically when a block is computed again."""
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        """Return the output of a ReLU, with R64's decision on each input that R64 has with another sign.
+        """Return the output of a ReLU whose inputs count as positive if R64's inputs are positive.
 
         The signs of the port's own output are sent. NaN remains in the output.
 
@@ -105,7 +120,7 @@ class RecordedDraws:
         self.sender.send_array("signs", name_in_run(self.run, name), np.where(nan, -1, positive).astype(np.int8))
         truth = self.tensors.get(name)
         if truth is None or truth.size != own.size:
-            return own  # whatever is wrong shows in the output
+            return own  # the output shows the fault
         truth = truth.reshape(own.shape)
         is_flipped = (positive != (truth > 0)) & ~nan
         if not is_flipped.any():

@@ -42,7 +42,7 @@ def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
         kernels: not used.
     """
     sender.begin()
-    sender.send_json("tokens", tokens(job.tokenizer, job.model))  # while the reference still computes
+    sender.send_json("tokens", tokens(job.tokenizer, job.model))  # meanwhile the reference computes R64
     sender.send_json("tokenizer places", tokenizer_places(job.tokenizer, job.model))
     _run_streamed(job, folder, sender) if job.streamed else _run_whole(job, folder, sender)
     sender.begin()
@@ -78,7 +78,7 @@ def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> Non
     files.wait_for_reference(folder, "constants.safetensors")
     step = make_step(job, folder, job.dtypes[0])
     backwards = step.backwards
-    step.places()  # looked up in the source once, and needed in every dtype
+    step.places()  # reads the source code once for all dtypes
     del step
     send_own_draws_and_loops(job, folder, sender)
     sender.send_json("judged", judged.of_run(job, folder))

@@ -120,5 +120,9 @@ def write_rows(scores: np.ndarray, target: np.ndarray, rows: Sequence[int], is_r
 
 
 def place_of_padding(config: Any) -> Place:
-    """Return the place of the function that decides how much padding an evaluation leaves out."""
+    """Return the source location of the function that decides how much padding an evaluation omits.
+
+    Args:
+        config: configuration of the model.
+    """
     return place_of_code("lengths.equivalent_length", part(config.model_type, "lengths").equivalent_length)

@@ -45,7 +45,7 @@ class CallWatch(Protocol):
         """Record the call that computed the tensor ``value`` under the tensor's name."""
 
     def copy_source(self, value: paddle.Tensor, source: paddle.Tensor) -> None:
-        """Record that ``value`` comes from the same call as ``source``."""
+        """Record that the tensor ``value`` comes from the same call as the tensor ``source``."""
 
 
 def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:
@@ -99,6 +99,7 @@ class Step:
     #: Whether the step is only a forward in evaluation mode, without gradients and updates.
     forward_only = False
     sender = Sender(None)
+    #: Kind of draw -> names of the draws in the last run with hooks; None before such a run.
     _order: Mapping[str, Sequence[str]] | None = None
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:

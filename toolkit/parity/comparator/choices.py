@@ -41,7 +41,7 @@ class Choices(MessageHandler):
         truth = recorded_draws.get(str(name))
         ours = message.value()
         if truth is None or truth.size != ours.size:
-            return  # whatever is wrong shows in the output
+            return  # the output shows the fault
         is_flipped = ((ours == POSITIVE) != (truth.reshape(ours.shape) > 0)) & (ours != NAN)
         if is_flipped.any():
             inputs = recorded_draws[str(name._replace(kind="input"))].reshape(ours.shape)
@@ -73,7 +73,7 @@ class Choices(MessageHandler):
         truth, scores = recorded_draws.get(str(name)), recorded_draws.get(str(name._replace(kind="scores")))
         ours, shape = message.value(), tuple(scores_shape)
         if truth is None or scores is None or truth.size != ours.size or scores.size != np.prod(shape):
-            return  # whatever is wrong shows in the output
+            return  # the output shows the fault
         truth, scores = truth.reshape(ours.shape), scores.reshape(shape)
         if str(name._replace(kind="unordered")) in recorded_draws:  # a top-k with sorted=False
             ours = _in_order_of(truth, ours)

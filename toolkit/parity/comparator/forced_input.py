@@ -116,7 +116,7 @@ class Points(MessageHandler):
             self.measured.tensors[name] = TensorStats([], missing=True)
 
     def result(self) -> ForcedInputDtype:
-        """Return the measurements of the dtype."""
+        """Return the measurements of all operations in this dtype."""
         self.measured.bucket_flips = self._facts.bucket_flips
         return self.measured
 

@@ -115,7 +115,7 @@ class DrawCounter:
         for limit in stats.beyond:
             stats.beyond[limit] += int(np.count_nonzero(np.abs(float64_numbers) > int(limit)))
         self._note_equal_slices(name, stats, numbers, {} if is_seeded else self._seen)
-        if is_seeded:  # modules of equal shape draw the same, as the reference's do
+        if is_seeded:  # modules of equal shape draw equal numbers, also in the reference
             self._of_shape.pop((RotationStats, *numbers.shape), None)
         self._relate(name, stats, numbers if is_seeded else float64_numbers, _products)
 
@@ -134,7 +134,7 @@ class DrawCounter:
         """
         flat = draw.ravel()
         for axis, stride in strides(draw.shape):
-            # The end of a line precedes the start of the next: independent like all others.
+            # The end of a row is paired with the start of the next row: these are independent like all other pairs.
             count = min(flat.size - stride, PAIRS)
             counts = joint(flat[:count], flat[stride : stride + count])
             stats.neighbours[axis] = _sum(stats.neighbours.get(axis, [0, 0]), counts)

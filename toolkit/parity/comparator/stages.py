@@ -178,7 +178,7 @@ class StageLedger(MessageHandler):
         self.measurements.tensors[f"gradient:{message.name}"] = total.stats(tuple(shape))
 
     def result(self) -> StageMeasurements:
-        """Return the measurements of the stage."""
+        """Return all measurements of the stage in this dtype."""
         self.measurements.draw_problems, self.measurements.unused_draws = self._draws.problems, self._draws.unused()
         self.measurements.relu_flips = self._facts.relu_flips
         return self.measurements

@@ -65,7 +65,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
 
     def rank_in_run(finding: Finding, run: str) -> tuple:
         """Return the rank of a finding within one run, the step (empty ``run``) or an evaluation."""
-        if finding.name in verdict.same_numbers:  # right numbers at other places: the fault is behind them
+        if finding.name in verdict.same_numbers:  # right numbers at other positions: a later result is at fault
             return (7,)
         order, place = orders[run], places[run]
         late = DTYPES.index(finding.dtype) if finding.dtype in DTYPES else 0
@@ -75,7 +75,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
             return (2, 0, late, finding.verdict not in OF_RECOMPUTING, -place.get(finding.name, -1))
         if is_of_part(finding) or name.kind in PARTS:
             return (0, late, _first_use(name.module, order))
-        if name.kind == "epsilon":  # after the output of the module, whose figure is more informative
+        if name.kind == "epsilon":  # after the module's output, whose error is more informative
             return (1, late, place.get(f"output:{name.module}", last) + 0.5)
         if name.kind in ("buckets", "relu", "choice"):
             return (1, late, _first_use(name.module, order))
@@ -124,7 +124,7 @@ def _is_at_fault(verdict: Verdict, dtype: str) -> bool:
     if any(name.kind not in AFFECTED_BY_RECOMPUTING and not name.is_of_training for name in names):
         return False  # the forward is wrong
     plain = [one for one in verdict.plain if one.dtype == dtype]
-    if plain:  # the step's own gradients are of the other backward
+    if plain:  # the step's own gradients come from the other backward
         return all(one.passed for one in plain) and (len(names) < len(findings) or _has_gradient(names))
     return len(names) < len(findings) and not _has_gradient(names)
 

@@ -56,7 +56,7 @@ def is_decided_behind(name: str, difference: OutputDifference, facts: ReferenceF
     share = facts.read.get(name)
     if share is None:
         return False
-    if difference.shared == ROWS and name in facts.read_beside:  # of packed texts, the last states are read
+    if difference.shared == ROWS and name in facts.read_beside:  # such as the last states of packed texts
         return True
     if difference.unread is None:
         return share == 1.0 or (bool(difference.shared) and share > 0.0)

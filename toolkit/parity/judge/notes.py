@@ -12,7 +12,7 @@ from toolkit.parity.job.results import Note
 
 #: Kind of a note -> template of its sentence, which ``str.format`` fills with the note's data.
 TEXTS: Mapping[str, str] = {
-    # of the reference
+    # notes on the reference
     "reference-mask": (
         "the reference masks later tokens with the smallest number of the dtype; it was given the published model's "
         "mask, which adds -1e4. The two differ where scores reach -1e4, and at positions that see only padding"
@@ -30,14 +30,14 @@ TEXTS: Mapping[str, str] = {
         "in {count} attention rows every score is masked; there the reference's exp(x - logsumexp(x)) loses its digits "
         "and was computed as (x - max) - log(sum(exp(x - max)))"
     ),
-    # of a pair's training
+    # notes on a pair's training
     "trained": "{steps} steps of each side by itself: the loss goes from {first:.5g} to {last:.5g}; {margins}",
     "trained-with-differences": (
         "{steps} steps of each side by itself: the loss goes from {first:.5g} to {last:.5g}; the two part in "
         "step {step}, which the accepted differences may explain"
     ),
     "not-trained": "the two sides were not trained ({steps} steps): a step must agree first",
-    # of the port
+    # notes on the port
     "constant": "{name}: the port's own is within {units:.2g} units of rounding of the reference's",
     "port-watched": "{dtype}: the step as training makes it, unwatched, differs in its last bits; it was judged, too",
     "port-leaks": (
@@ -53,7 +53,7 @@ TEXTS: Mapping[str, str] = {
     "sign-flips": "{dtype}: {count} inputs of ReLU lie on the other side of 0, all within rounding of it",
     "choice-flips": "{dtype}: {count} choices (argmax, top-k, sort) differ, all within rounding of a tie",
     "tokenizer-refused": "tokenizer: the reference cannot encode {count} of the texts; they were not compared",
-    # of a pair
+    # notes on a pair
     "pair-matched": (
         "{parameters} parameters, {modules} modules' outputs and {draws} random draws of the two sides were matched; "
         "{guessed} of the parameters by a guess (toolkit parity map shows them)"
@@ -104,14 +104,14 @@ TEXTS: Mapping[str, str] = {
         "float64: {count} tensors differ by up to {worst:.1e} of themselves, which is what rounding the reference's "
         "constants to float32 moves; Paddle's kernels hold many in float32: {constants}"
     ),
-    # of a port in another framework
+    # notes on a port in another framework
     "outputs-left-out": "the port gave {given} of the reference's {of} tensors; not compared: {what}",
     "outputs-choices": (
         "the port makes its own choices (signs under ReLU, argmax, top-k): one that rounding flips looks like a fault "
         "in float32"
     ),
     "outputs-rounded": "the port gave float32 alone: a fault smaller than the reference's own rounding is not seen",
-    # of float32
+    # notes on float32
     "uninformative": (
         "float32 carries no information in {count} tensors (the reference's own error exceeds a tenth of them), the "
         "first of them {first}; there float64 alone decided"
@@ -129,7 +129,7 @@ TEXTS: Mapping[str, str] = {
         "not show"
     ),
     "lost": "float32 loses {count} {kind}s, from {place} {direction}: {causes}",
-    # of the gate
+    # notes on the gate
     "not-run": "the run differs from this gate: {what}",
     "length": "{what}",
     "widened": "compared on {given} examples of the run and {added} made-up ones",

@@ -150,7 +150,7 @@ class MaskComparisons:
     def _mark(self, results: Iterable[Any], sources: set[Site]) -> None:
         """Record that the tensors of ``results`` hold a mask that these comparisons produced."""
         for tensor in results:
-            if key := self._key_of(tensor):  # 0 of every empty tensor
+            if key := self._key_of(tensor):  # every empty tensor has the address 0
                 self._sources.setdefault(key, set()).update(sources)
                 self._mask_tensors.append(tensor)
 
@@ -196,4 +196,4 @@ def column_of(frame: FrameType) -> int:
     if sys.version_info >= (3, 11):
         positions = list(frame.f_code.co_positions())
         return (positions[frame.f_lasti // 2][2] or 0) + 1
-    return frame.f_lasti  # which also distinguishes two calls on one line
+    return frame.f_lasti  # it also distinguishes two calls on one line
