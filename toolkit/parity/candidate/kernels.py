@@ -75,11 +75,11 @@ Operation = Callable[..., Any]
 Maker = Callable[[Serve], Operation]
 
 
+# Each function ``_NAME(serve)`` below returns the replacement of the operation ``NAME`` of the port or of Paddle. The
+# replacement calls a kernel of the reference by ``serve``.
 def _linear(serve: Serve) -> Operation:
-    """Return a replacement of :func:`models.operations.ops.linear`."""
-
     def linear(x, weight, bias=None, transposed=False):
-        """Call the reference's kernel for x W + b."""
+        """Return x W + b (:func:`models.operations.ops.linear`) by the reference's kernel."""
         inputs = [x, weight] if bias is None else [x, weight, bias]
         return serve("linear", *inputs, transposed=transposed, parted=getattr(x, "parted", False))
 
@@ -87,10 +87,8 @@ def _linear(serve: Serve) -> Operation:
 
 
 def _matmul(serve: Serve) -> Operation:
-    """Return a replacement of :func:`paddle.matmul`."""
-
     def matmul(x, y, transpose_x=False, transpose_y=False, name=None):
-        """Call the reference's kernel for a matrix product."""
+        """Return a matrix product (:func:`paddle.matmul`) by the reference's kernel."""
         return serve("matmul", x, y, transpose_x=transpose_x, transpose_y=transpose_y)
 
     return matmul
@@ -125,10 +123,11 @@ def _softmax(serve: Serve) -> Operation:
 
 
 def _masked_softmax(serve: Serve) -> Operation:
-    """Return a replacement of :func:`models.operations.ops.masked_softmax`."""
-
     def masked_softmax(scores, masks, with_normaliser=False):
-        """Mask the scores as the port does, and call the reference's kernel for attention weights."""
+        """Return the softmax of masked scores by the reference's kernel (:func:`models.operations.ops.masked_softmax`).
+
+        The replaced operation has the same arguments.
+        """
         for keep_mask, value in masks:
             scores = paddle.where(keep_mask, scores, paddle.full([1], value, scores.dtype))
         weights, normaliser = serve("attention_weights", scores, dim=-1)
@@ -151,18 +150,11 @@ def _activation(kernel: str) -> Maker:
     return lambda serve: lambda x, *inplace_and_name, **keywords: serve("activation", x, name=kernel)
 
 
+# Return a function that makes the replacement of a reduction along an axis; ``kernel`` is ``sum`` or ``mean``.
 def _reduction(kernel: str) -> Maker:
-    """Return a function that makes the replacement of a reduction along an axis.
-
-    Args:
-        kernel: name of the reference's kernel, ``sum`` or ``mean``.
-    """
-
     def make(serve: Serve) -> Operation:
-        """Return the replacement of the reduction."""
-
         def reduce(x, axis=None, keepdim=False, **others):
-            """Call the reference's kernel for a sum or mean along an axis."""
+            """Return the sum or mean along an axis by the reference's kernel."""
             return serve(kernel, x, dim=axis, keepdim=keepdim)
 
         return reduce
@@ -171,10 +163,8 @@ def _reduction(kernel: str) -> Maker:
 
 
 def _cross_entropy(serve: Serve) -> Operation:
-    """Return a replacement of :func:`models.operations.losses.cross_entropy`."""
-
     def cross_entropy(logits, labels, ignored=losses.IGNORED_LABEL):
-        """Call the reference's kernel for a cross entropy; labels have no gradient."""
+        """Return the loss (:func:`models.operations.losses.cross_entropy`) by the reference's kernel."""
         return serve("cross_entropy", logits, rest=[labels.numpy()], ignored=ignored)
 
     return cross_entropy
@@ -246,9 +236,8 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
         yield
 
 
+# Return a function that calls ``replacement`` if its first argument is float32, and ``original`` otherwise.
 def _for_float32(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls ``replacement`` if its first argument is float32, and ``original`` otherwise."""
-
     def dispatch(x, *arguments, **keywords):
         """Call the replacement or the original, by the dtype of the first argument."""
         return (replacement if x.dtype == paddle.float32 else original)(x, *arguments, **keywords)

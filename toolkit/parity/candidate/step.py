@@ -438,9 +438,8 @@ def watch(
         on_enter: function called before each module with its first argument (:data:`OnEnter`); None for no function.
     """
 
+    # Return a hook that runs before a module with these paths.
     def on_entering(names: Sequence[str]) -> Callable[[nn.Layer, tuple], tuple | None]:
-        """Return a hook that runs before a module with these paths."""
-
         def hook(layer: nn.Layer, args: tuple) -> tuple | None:
             """Record the start of the module, and replace its first argument if ``on_enter`` returns a replacement."""
             stack.enter(stack.choose_name(names))

@@ -147,7 +147,6 @@ def apply_gradients(
         finetuner: the Trainer, which knows the number of the update and the optimizer.
         on_micro_batch: called with each micro-batch, as NumPy arrays by key.
     """
-
     table = model.parameter_table  # the property builds it on each access
 
     def forward(**batch: paddle.Tensor) -> Any:

@@ -24,19 +24,17 @@ class ReferenceDraws(Protocol):
 
     Attributes:
         job: the job.
+        draws: R64's draws and choices, by run and name.
+        rates: rates of R64's dropout masks, by name.
     """
 
     job: Job
 
     @property
-    def draws(self) -> Mapping[str, TensorFile]:
-        """R64's draws and choices, by run and name."""
-        ...
+    def draws(self) -> Mapping[str, TensorFile]: ...
 
     @property
-    def rates(self) -> Mapping[str, float]:
-        """The rates of R64's dropout masks, by name."""
-        ...
+    def rates(self) -> Mapping[str, float]: ...
 
 
 class AskedDraws(MessageHandler):
