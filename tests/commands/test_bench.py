@@ -144,7 +144,7 @@ def test_both_sides_do_the_same_work(arguments, tmp_path, command_line):
 def test_what_compiling_takes_is_no_memory_of_a_measurement(tmp_path, monkeypatch):
     """Numba takes some 80 MB."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    source = copied_source(tmp_path, "models/operations/loops.py", ("LEAST = ", "# Changed.\nLEAST = "))
+    source = copied_source(tmp_path, "models/operations/loops.py", ("GAMMA = ", "# Changed.\nGAMMA = "))
     memory = []
     for _ in ("compiled", "loaded"):
         done = toolkit_in(source, "bench", "--model", "ctrl", "--layers", "1", "--length", "16", "--pairs", "1",

@@ -239,7 +239,7 @@ def test_a_loop_that_is_left_out_is_composed_forward_and_backward_and_no_other_i
 def test_the_command_names_the_loop_in_its_first_lines(tmp_path, monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     size = [f"{key}={CTRL_TRIAL[key]}" for key in ("n_embd", "n_head", "dff", "vocab_size")]
-    right = '    _run_loop("norm_rows", '
+    right = '    return _run_loop("norm_rows", '
     wrong = f"    x = x.astype('float16').astype('float32')\n{right}"
     source = copied_source(tmp_path, "models/operations/compiled.py", (right, wrong))
     done = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")

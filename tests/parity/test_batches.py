@@ -159,7 +159,7 @@ def test_the_gate_of_a_run_compares_on_both(tmp_path):
 
 @pytest.mark.slow
 def test_a_head_that_reads_the_last_column_is_stopped_by_the_default_batch(tmp_path):
-    edit = ("if padding is None else _at_last(scores, input_ids != padding)", "")
+    edit = ("if pad_token_id is None else _select_last(scores, input_ids != pad_token_id)", "")
     small = ("--layers", "1", "--dtype", "float64", "n_embd=32", "n_head=2", "dff=48", "vocab_size=200")
     source = copied_source(tmp_path, "models/ctrl/modeling.py", edit)
     done = toolkit_in(source, "parity", "--model", "ctrl", "--head", "sequence_classification", *small)

@@ -285,8 +285,8 @@ def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it()
     [
         (
             "models/ctrl/continuation.py",
-            "return paddle.matmul(x, self.weight, transpose_y=True) + self.bias",
-            "return paddle.matmul(x, self.weight, transpose_y=True)",
+            "return paddle.matmul(hidden_states, self.weight, transpose_y=True) + self.bias",
+            "return paddle.matmul(hidden_states, self.weight, transpose_y=True)",
             "(Continuation.__call__, models/ctrl/continuation.py:",
         ),
         (

@@ -273,8 +273,8 @@ FAULTS = {
         "DRIFT lm_head",
     ),
     "training": (
-        "logits = self.lm_head.decoder(read_states)",
-        "logits = self.lm_head.decoder(read_states * 1.0001)",
+        "logits = self.lm_head.decoder(row_states)",
+        "logits = self.lm_head.decoder(row_states * 1.0001)",
         "as training computes it: off by",
     ),
 }
