@@ -62,6 +62,7 @@ RECIPES = {
     layouts.trec: Expected((216, 24), "text", "label", 3),
     layouts.snips: Expected((200, 200, 200), "text", "label", 5),
     layouts.tweet_eval: Expected((240, 40, 60), "text", "label", 2),
+    layouts.rt_polarity: Expected((216, 24), "text", "label", 2),
     layouts.acl_imdb: Expected((42, 18, 60), labels=2),
     layouts.newsgroups: Expected((63, 27, 90), labels=3),
     layouts.bbc_news: Expected((216, 24), labels=3),
@@ -77,7 +78,6 @@ RECIPES = {
 }
 #: Layouts without a recipe -> the reason, and the arguments that help.
 REFUSED = {
-    layouts.rt_polarity: (r"holds no data; it should hold files that end in one of .*\.txt", None),
     layouts.label_studio_choices: (r"no column of labels .*: every value of id is another; annotations holds", None),
     layouts.wikitext: (r"files that end in one of .*; --task language_modeling reads its files as text", (29, 3, 5)),
     layouts.enwik8: (r"its name should end in one of .*; --task language_modeling reads it as text", (30, 5, 4)),

@@ -240,7 +240,7 @@ def test_loops_are_for_float32_and_for_tensors_that_hold_something(monkeypatch):
 THREADS_BESIDE_TORCH = """
 import torch
 from toolkit.machine import runtime
-runtime.configure_paddle("cpu", threads=2)
+runtime.configure_paddle("cpu", num_threads=2)
 import numpy as np, paddle
 from models.operations import compiled
 draw = np.random.default_rng(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import re
 from pathlib import Path
 
@@ -23,6 +25,17 @@ def functions_of(names):
     return [edits._resolve_function(name) for name in names]
 
 
+def undefined_names(function) -> list[str]:
+    """Return the global names that a function uses and that do not exist."""
+    known_names = {*vars(builtins), *function.__globals__}
+    return [
+        instruction.argval
+        for code in (function.__code__, *edits._nested_codes(function.__code__))
+        for instruction in dis.get_instructions(code)
+        if instruction.opname == "LOAD_GLOBAL" and instruction.argval not in known_names
+    ]
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parents[1].name}-{file.stem}")
 def test_each_fault_of_a_file_edits_its_functions_and_leaves_them_as_they_were(file):
     faults = read_faults(file)
@@ -33,6 +46,7 @@ def test_each_fault_of_a_file_edits_its_functions_and_leaves_them_as_they_were(f
         with fault.in_force():
             for function, code in zip(functions, plain, strict=True):
                 assert function.__code__ != code
+                assert undefined_names(function) == [], f"{fault.name}: an added text uses a name that is not there"
         assert [function.__code__ for function in functions] == plain
 
 
