@@ -261,8 +261,8 @@ class LoopbackHub:
             "HF_HOME": str(home),
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HUB_DOWNLOAD_TIMEOUT": "1",
-            "HF_HUB_ETAG_TIMEOUT": "5",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "10",
+            "HF_HUB_ETAG_TIMEOUT": "10",
             "NO_PROXY": "127.0.0.1",
             **more,
         }

@@ -410,7 +410,7 @@ def test_every_line_that_can_run_here_runs(tmp_path):
         hub.writers[TOKEN] = {"my-team"}
         hub.add(CHECKPOINT, lay_out_decoder(tmp_path / "decoder"))
         environment = {
-            **hub.environment(tmp_path / "home", HF_TOKEN=TOKEN, HF_HUB_DOWNLOAD_TIMEOUT="10"),
+            **hub.environment(tmp_path / "home", HF_TOKEN=TOKEN),
             "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
