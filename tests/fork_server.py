@@ -238,7 +238,7 @@ def _recognize_command(arguments: Sequence[str], import_path: Sequence[str]) -> 
 def _recognize_worker(command: Sequence[str], places: Sequence[str]) -> Program | None:
     """Return a worker of a gate. One that runs the reference's kernels, or on a GPU, starts by itself."""
     from models.files import another_python
-    from toolkit.parity.job import files
+    from toolkit.parity.exchange import files
 
     if len(command) < 7 or command[:3] != another_python.module_command(sys.executable, "")[:3]:
         return None

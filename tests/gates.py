@@ -16,15 +16,15 @@ from rich.console import Console
 
 from models.families import part
 from toolkit.parity import gate
+from toolkit.parity.exchange import files
 from toolkit.parity.families.reformer.family import NOTHING_AHEAD
 from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 from toolkit.parity.followup import trace
-from toolkit.parity.job import files
-from toolkit.parity.job.build import workers_of, write_request
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import SyntheticWeights, random_batch, randomize_constants
+from toolkit.parity.inputs.synthetic import SyntheticWeights, random_batch, randomize_constants
+from toolkit.parity.processes.processes import run_workers
 from toolkit.parity.report.report import Report
+from toolkit.parity.request.build import workers_of, write_request
+from toolkit.parity.request.request import GateRequest
 
 ROOT = Path(__file__).resolve().parents[1]
 #: That of the fixture ``tiny_config``, for fixtures of a whole module.

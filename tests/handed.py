@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from toolkit.parity.job.handover import Sender, read_messages
+from toolkit.parity.exchange.handover import Sender, read_messages
 
 
 class RecordingSender(Sender):

@@ -16,10 +16,10 @@ from kills import processes_of, write_recipes
 
 from toolkit.errors import Inconclusive
 from toolkit.machine import scratch
-from toolkit.parity.job import launch
-from toolkit.parity.job.build import workers_of, write_request
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.parity.inputs.synthetic import randomize_constants
+from toolkit.parity.processes import launch
+from toolkit.parity.processes.processes import run_workers
+from toolkit.parity.request.build import workers_of, write_request
 
 TOOLKIT = [sys.executable, "-m", "toolkit"]
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from toolkit.commands.doctor.versions import read_pins
-from toolkit.parity.job import interpreter
+from toolkit.parity.processes import interpreter
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("Makefile", "setup.cfg", "constraints.txt", "pyproject.toml")

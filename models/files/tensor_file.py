@@ -1,7 +1,7 @@
 """Arrays that are computed on access, and safetensors files that are written from them one tensor at a time.
 
 The safetensors library needs all tensors at once. If a model takes half of the memory, the copies that the library
-writes do not fit into the rest. :mod:`toolkit.parity.job.tensor_file` also writes the gate's files with these
+writes do not fit into the rest. :mod:`toolkit.parity.exchange.tensor_file` also writes the gate's files with these
 functions, in a process with torch and without Paddle. This module therefore imports nothing but NumPy.
 """
 

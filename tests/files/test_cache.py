@@ -20,10 +20,10 @@ from toolkit import cli
 from toolkit.commands.cache import KINDS, clear_cache, list_entries
 from toolkit.data.load import build_tokenizer
 from toolkit.files import cache
-from toolkit.parity.job import cache as measurements
-from toolkit.parity.job.build import workers_of, write_request
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.parity.bundle import cache as measurements
+from toolkit.parity.inputs.synthetic import randomize_constants
+from toolkit.parity.processes.processes import run_workers
+from toolkit.parity.request.build import workers_of, write_request
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 from toolkit.tasks.question_answering.windows import tokenize_once

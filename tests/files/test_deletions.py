@@ -26,12 +26,12 @@ OTHER_MODULES = {
     "toolkit/finetune/launch.py": "the log of an earlier process of this run, in a folder that the run has claimed",
     "toolkit/machine/disk.py": "below toolkit/files: a file that was just written, and empty folders made in this call",
     "toolkit/machine/scratch.py": "below toolkit/files: scratch folders that this program has made",
-    "toolkit/parity/job/bundle.py": "bundles: bundle.json lists all that is in one; the rest is in a scratch folder",
-    "toolkit/parity/job/files.py": "files of a job, and reports whose earlier files were looked into",
-    "toolkit/parity/job/processes.py": "the log of a worker, in a job",
-    "toolkit/parity/job/stages.py": "tensors of a stage that both sides have read, in a job",
-    "toolkit/parity/job/streaming.py": "a job that outlives its gate: it has a key and a job.json",
-    "toolkit/parity/job/tensor_file.py": "tensors of a job",
+    "toolkit/parity/bundle/bundle.py": "bundles: bundle.json lists all that is in one; the rest is in a scratch folder",
+    "toolkit/parity/exchange/files.py": "files of a job, and reports whose earlier files were looked into",
+    "toolkit/parity/processes/processes.py": "the log of a worker, in a job",
+    "toolkit/parity/exchange/stages.py": "tensors of a stage that both sides have read, in a job",
+    "toolkit/parity/request/streaming.py": "a job that outlives its gate: it has a key and a job.json",
+    "toolkit/parity/exchange/tensor_file.py": "tensors of a job",
     "toolkit/parity/other_frameworks/in_jax.py": "results in a job; this program imports nothing of the toolkit",
     "toolkit/parity/other_frameworks/in_onnx.py": "results in a job; this program imports nothing of the toolkit",
     "toolkit/parity/other_frameworks/run.py": "results of the dtype before, in a job",
@@ -54,7 +54,7 @@ def deleting(call: ast.Call) -> str | None:
     if name == "open" and module != "os":
         return name if writes(call, 0) else None
     if name in ALWAYS:
-        return None if module == "files" else name  # functions of toolkit/parity/job/files.py
+        return None if module == "files" else name  # functions of toolkit/parity/exchange/files.py
     if name in OF_A_MODULE and module in ("os", "shutil"):
         return name
     is_of_a_path = name in ("replace", "rename") and len(call.args) == 1 and not call.keywords

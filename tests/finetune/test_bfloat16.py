@@ -24,13 +24,13 @@ from toolkit.machine.interruption import SignalInterrupt
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
-from toolkit.parity.job.request import dtypes_of
 from toolkit.parity.judge.bounds import compare
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.mutants import faults_of_precision
 from toolkit.parity.options import check_bfloat16
+from toolkit.parity.request.request import dtypes_of
 from toolkit.parity.trials.mutation import trial_request, try_mutants
 from toolkit.recipe.load import load_recipe
 from toolkit.training.trainer import ScheduleCallback

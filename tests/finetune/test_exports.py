@@ -24,7 +24,7 @@ from models.reformer.tokenizer import ByteTokenizer, train_sentencepiece
 from toolkit.commands.generate import generate_text
 from toolkit.commands.predict import load_run
 from toolkit.finetune.finetune import finetune
-from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, random_texts, texts_of_characters
+from toolkit.parity.inputs.tokenizer_texts import ADVERSARIAL, random_texts, texts_of_characters
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer_question

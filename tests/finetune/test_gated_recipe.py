@@ -15,7 +15,7 @@ from test_train import recipe_file  # noqa: F401
 
 from toolkit.finetune.assembly import assemble
 from toolkit.finetune.gate import gate_request
-from toolkit.parity.job.build import job_of, labels_of
+from toolkit.parity.request.build import job_of, labels_of
 from toolkit.recipe.keys import Model, Parity, Runtime, Train
 from toolkit.recipe.load import load_recipe
 

@@ -25,8 +25,8 @@ from toolkit.commands import predict
 from toolkit.errors import UserError
 from toolkit.finetune import model_config
 from toolkit.finetune.finetune import finetune
-from toolkit.parity.job.gate_options import GateOptions
 from toolkit.parity.options import make_request
+from toolkit.parity.request.gate_options import GateOptions
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder import checkpoint as checkpoints
 

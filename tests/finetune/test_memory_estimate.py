@@ -17,8 +17,8 @@ from toolkit.errors import UserError
 from toolkit.finetune import memory as recipe_memory
 from toolkit.finetune.training_memory import TrainingMemory, training_memory
 from toolkit.machine.memory import count_parameters
-from toolkit.parity.job import stretch
-from toolkit.parity.job.request import GateRequest
+from toolkit.parity.request import stretch
+from toolkit.parity.request.request import GateRequest
 from toolkit.recipe.load import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]

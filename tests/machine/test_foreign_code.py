@@ -109,7 +109,7 @@ def test_the_process_that_reads_pickles(place):
     (place.elsewhere / "pickled").mkdir()
     file = place.elsewhere / "pickled/pytorch_model.bin"
     subprocess.run([sys.executable, "-c", make, str(file)], check=True)
-    code = "import pathlib, sys\nfrom toolkit.parity.job.pickles import safetensors_folder\n"
+    code = "import pathlib, sys\nfrom toolkit.parity.processes.pickles import safetensors_folder\n"
     done = place.script(f"{code}print(safetensors_folder(pathlib.Path(sys.argv[1])))", file.parent)
     assert done.returncode == 0 and list(Path(done.stdout.strip()).glob("*.safetensors")), done.stderr
 

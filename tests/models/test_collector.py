@@ -64,7 +64,7 @@ def test_the_command_line_says_that_it_is_one():
 
 
 def test_a_worker_of_a_gate_ends_as_a_command_does():
-    program = f"from toolkit.parity.job import worker\n{GARBAGE}worker.run('candidate', print, 'task', [])"
+    program = f"from toolkit.parity.processes import worker\n{GARBAGE}worker.run('candidate', print, 'task', [])"
     assert said(program) == ""
 
 

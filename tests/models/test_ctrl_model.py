@@ -16,7 +16,7 @@ from models.ctrl.heads import merge_heads, split_heads
 from models.ctrl.layers import FUTURE_BIAS, attention_bias, position_table
 from models.ctrl.modeling import CLASSES, CTRLForSequenceClassification, CTRLLMHeadModel
 from models.port.weights import load, to_paddle
-from toolkit.parity.job.synthetic import SyntheticWeights
+from toolkit.parity.inputs.synthetic import SyntheticWeights
 
 SMALL = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 2, "n_positions": 64, "vocab_size": 96, "pad_token_id": 0}
 

@@ -11,7 +11,7 @@ import pytest
 from soak import some
 
 from models.ctrl.tokenizer import CTRLTokenizer, load_tokenizer, merge_symbols, train_bpe
-from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
+from toolkit.parity.inputs.tokenizer_texts import ADVERSARIAL
 
 #: Beside the adversarial texts of the gate: what is particular to words, line breaks and pieces.
 PARTICULAR = (

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Place -> words that it may have, and why.
 ALLOWED = {
     # A fact of the gate's records: bundles that were recorded hold it by this name.
-    "toolkit/parity/job/results.py": {"num_buckets"},
+    "toolkit/parity/exchange/results.py": {"num_buckets"},
     "toolkit/parity/other_frameworks/given.py": {"num_buckets"},
     "toolkit/parity/judge/verdict.py": {"num_buckets"},
     "toolkit/parity/judge/culprit.py": {"num_buckets"},

@@ -13,10 +13,10 @@ from models.families import FAMILIES, part
 from models.operations import compiled, ops
 from models.operations.kernels import can_compile, chosen_kernels
 from toolkit.commands.doctor import frameworks
+from toolkit.parity.bundle import cache
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
-from toolkit.parity.job import cache
-from toolkit.parity.job.build import job_of
-from toolkit.parity.job.request import GateRequest
+from toolkit.parity.request.build import job_of
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials.mutation import trial_request
 
 HEADS = [(model, head) for model in FAMILIES for head in part(model, "weights").HEADS]

@@ -21,7 +21,7 @@ from models.reformer.modeling import (
     ReformerModelWithLMHead,
 )
 from models.reformer.reversible import run_traced
-from toolkit.parity.job.synthetic import SyntheticWeights
+from toolkit.parity.inputs.synthetic import SyntheticWeights
 
 
 def make(config: dict, dtype: str = "float32", head: str = "sequence_classification", kind: str = "random", **settings):

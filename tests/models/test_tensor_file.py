@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from toolkit.parity.job.tensor_file import MIN_MAPPED_BYTES, SpilledTensors, TensorFile, TensorWriter
+from toolkit.parity.exchange.tensor_file import MIN_MAPPED_BYTES, SpilledTensors, TensorFile, TensorWriter
 
 TENSORS = {
     "loss": np.float64(0.5),

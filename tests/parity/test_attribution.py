@@ -20,19 +20,19 @@ from toolkit.parity.candidate.result import send_own_draws_and_loops
 from toolkit.parity.comparator import attribution as compared_attribution
 from toolkit.parity.comparator import forced_input as compared_forced_input
 from toolkit.parity.comparator import result as compared_result
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.results import AttributionResult, ReferenceResult, read_results
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup import attribution, trace
 from toolkit.parity.followup.attribution import Substitution
-from toolkit.parity.job import files
-from toolkit.parity.job.build import workers_of, write_request
-from toolkit.parity.job.handover import Sender
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import AttributionResult, ReferenceResult, read_results
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.judge import loops
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.loop_accuracy import LoopError
 from toolkit.parity.mutants import LOOPS, faults_of_loops, find_mutant
+from toolkit.parity.processes.processes import run_workers
+from toolkit.parity.request.build import workers_of, write_request
 from toolkit.parity.trials.mutation import trial_request
 
 pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")

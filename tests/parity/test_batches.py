@@ -11,13 +11,13 @@ from gates import TINY_REFORMER, copied_source, request_for, run, toolkit_in
 from models.families import FAMILIES, part
 from models.operations.kernels import BLOCK_ROWS as BLOCK
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
-from toolkit.parity.job import build
+from toolkit.parity.inputs.synthetic import random_batch
+from toolkit.parity.inputs.texts import FULL, LAYOUTS
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.gate_options import GateOptions
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import random_batch
-from toolkit.parity.job.texts import FULL, LAYOUTS
 from toolkit.parity.options import make_request
+from toolkit.parity.request import build
+from toolkit.parity.request.gate_options import GateOptions
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials.mutation import trial_request
 
 CONFIGS = {"reformer": TINY_REFORMER, "ctrl": CTRL_TRIAL}

@@ -24,18 +24,18 @@ from toolkit import cli
 from toolkit.parity.bitwise import Bitwise, run_bitwise
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.candidate.kernels import REPLACEMENTS, reference_kernels
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.kernel_messages import KINDS, receive, send
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 from toolkit.parity.followup import attribution
 from toolkit.parity.followup.attribution import Substitution
-from toolkit.parity.job import files
-from toolkit.parity.job.build import job_of
-from toolkit.parity.job.kernel_messages import KINDS, receive, send
-from toolkit.parity.job.request import GateRequest
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.ulp import BitDifference
 from toolkit.parity.options import kernel_kinds
+from toolkit.parity.request.build import job_of
+from toolkit.parity.request.request import GateRequest
 
 #: A head size whose square root is no power of two: dividing by it rounds.
 SMALL_REFORMER = {**REFORMER_TRIAL, "attention_head_size": 24, "chunk_size_feed_forward": 32}

@@ -17,7 +17,8 @@ from gates import ROOT, quiet, run
 
 from toolkit import cli
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity.job import bundle, files
+from toolkit.parity.bundle import bundle
+from toolkit.parity.exchange import files
 from toolkit.parity.judge import bounds
 from toolkit.parity.trials.mutation import trial_request
 

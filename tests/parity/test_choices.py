@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from toolkit.parity.comparator.choices import NAN, POSITIVE, Choices
-from toolkit.parity.job.results import CandidateFacts, Flips
+from toolkit.parity.exchange.results import CandidateFacts, Flips
 
 SCORES = np.array([[1.0, 1.5, 0.0, 0.25], [3.0, 0.0, 2.75, 1.0], [0.0, 5.0, 1.0, 4.0]])
 

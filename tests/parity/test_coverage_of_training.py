@@ -40,7 +40,7 @@ tracer = Coverage.current()
 tracer.stop()
 from toolkit import cli
 from toolkit.finetune import finetune as train
-from toolkit.parity.job import processes
+from toolkit.parity.processes import processes
 
 make_trainer, child = train.make_trainer, processes.child_process
 

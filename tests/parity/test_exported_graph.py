@@ -14,8 +14,8 @@ from test_exports import language_model
 from test_train import recipe_file, train  # noqa: F401
 
 from toolkit.commands.export.export import export_run
+from toolkit.parity.bundle.bundle import open_recording
 from toolkit.parity.gate import judge_outputs
-from toolkit.parity.job.bundle import open_recording
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from toolkit.parity.exchange.results import Fingerprints, ForcedInputDtype, FunctionCall
 from toolkit.parity.followup.functions import INPUT, find_faulty_function
-from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
 from toolkit.parity.measure.fingerprint import MINUS_INFINITY, find_distance, take_fingerprint
 
 DRAWN = np.random.default_rng(0).standard_normal((6, 8, 10))

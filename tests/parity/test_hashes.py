@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from toolkit.parity.job import hashes
-from toolkit.parity.job.hashes import hash_job_files
+from toolkit.parity.exchange import hashes
+from toolkit.parity.exchange.hashes import hash_job_files
 
 
 def sha(content: bytes) -> str:

@@ -11,9 +11,9 @@ from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLModel
 from models.families import FAMILIES, part
 from toolkit.parity.candidate.places import head_places, places
+from toolkit.parity.exchange.results import Place
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
-from toolkit.parity.job.results import Place
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.report.headline import choose_headline

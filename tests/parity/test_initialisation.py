@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from toolkit.parity.job.results import CandidateResult, NewWeights, ReferenceResult
+from toolkit.parity.exchange.results import CandidateResult, NewWeights, ReferenceResult
 from toolkit.parity.judge import initialisation_tests
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Finding

@@ -16,13 +16,14 @@ from rich.console import Console
 from models.families import FAMILIES, part
 from toolkit import cli
 from toolkit.errors import Inconclusive, UserError
+from toolkit.parity.bundle import cache
 from toolkit.parity.families.reformer.family import NOTHING_AHEAD
 from toolkit.parity.gate import run_gate
-from toolkit.parity.job import cache, interpreter
-from toolkit.parity.job.build import job_of
+from toolkit.parity.inputs.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.job.family_part import family_part
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
+from toolkit.parity.processes import interpreter
+from toolkit.parity.request.build import job_of
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials.mutation import trial_request
 
 ROOT = Path(__file__).resolve().parents[2]

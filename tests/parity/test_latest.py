@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from toolkit.parity.job.tensor_file import TensorFile, TensorWriter, are_one
+from toolkit.parity.exchange.tensor_file import TensorFile, TensorWriter, are_one
 from toolkit.parity.measure.latest import LastMeasurement
 from toolkit.parity.reference.recorder import Draws, Recorder
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolkit.parity.job import files
-from toolkit.parity.job.build import write_request
+from toolkit.parity.exchange import files
 from toolkit.parity.reference.step import make_step
+from toolkit.parity.request.build import write_request
 from toolkit.parity.trials.mutation import trial_request
 
 

@@ -15,6 +15,22 @@ import pytest
 from rich.console import Console
 
 from toolkit.parity import gate
+from toolkit.parity.exchange.records import from_json
+from toolkit.parity.exchange.results import (
+    CandidateDtype,
+    CandidateFacts,
+    CandidateResult,
+    FirstDivergence,
+    Flips,
+    Note,
+    OutputDifference,
+    OwnLoss,
+    Place,
+    ReferenceFacts,
+    ReferenceResult,
+    Tokens,
+    Training,
+)
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 from toolkit.parity.followup import remeasure
@@ -31,23 +47,6 @@ from toolkit.parity.job.pair import (
     ParameterFacts,
     ParameterMatch,
 )
-from toolkit.parity.job.records import from_json
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import (
-    CandidateDtype,
-    CandidateFacts,
-    CandidateResult,
-    FirstDivergence,
-    Flips,
-    Note,
-    OutputDifference,
-    OwnLoss,
-    Place,
-    ReferenceFacts,
-    ReferenceResult,
-    Tokens,
-    Training,
-)
 from toolkit.parity.judge import diagnosis, notes
 from toolkit.parity.judge.accepted import accept
 from toolkit.parity.judge.bounds import Comparison
@@ -56,11 +55,12 @@ from toolkit.parity.judge.trajectory import judge_trajectory
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.pairs.describe import Sides
+from toolkit.parity.request.request import GateRequest
 
 NAME = "gradient:transformer.h.1.ffn.0.weight"
 REFERENCE = """
 import json, types
-from toolkit.parity.job.records import as_json
+from toolkit.parity.exchange.records import as_json
 from toolkit.parity.families.ctrl import reference as ctrl
 from toolkit.parity.families.reformer import reference as reformer
 ctrl.makes_its_mask_elsewhere = lambda: True

@@ -12,10 +12,10 @@ import pytest
 
 from models.reformer import tokenizer
 from toolkit.parity.candidate.tokens import tokens
+from toolkit.parity.exchange.records import as_json, from_json
+from toolkit.parity.exchange.results import CandidateResult, ReferenceResult, Tokens
+from toolkit.parity.inputs.tokenizer_texts import ADVERSARIAL, texts_of_characters
 from toolkit.parity.job.job import TokenizerJob
-from toolkit.parity.job.records import as_json, from_json
-from toolkit.parity.job.results import CandidateResult, ReferenceResult, Tokens
-from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, texts_of_characters
 from toolkit.parity.judge.findings import Finding
 from toolkit.parity.judge.tokens import find_differing_texts
 from toolkit.parity.judge.verdict import judge
@@ -30,7 +30,7 @@ TEXTS = [
 REFERENCE = """
 import json, sys
 from toolkit.parity.job.job import TokenizerJob
-from toolkit.parity.job.records import as_json, from_json
+from toolkit.parity.exchange.records import as_json, from_json
 from toolkit.parity.reference.tokens import tokenize_texts
 print(json.dumps(as_json(tokenize_texts(from_json(TokenizerJob, json.loads(sys.stdin.read())), "reformer"))))
 """

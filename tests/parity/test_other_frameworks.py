@@ -18,8 +18,8 @@ from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from toolkit.errors import UserError
+from toolkit.parity.bundle.bundle import check_unchanged, open_recording
 from toolkit.parity.gate import judge_outputs
-from toolkit.parity.job.bundle import check_unchanged, open_recording
 from toolkit.parity.other_frameworks.run import write_inputs
 
 REFERENCE = """

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from models.families import part
 from toolkit import cli
-from toolkit.parity.job.request import GateRequest
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials.mutation import trial_request
 
 #: The last map of a block of the first layer: what follows it is as large as that.

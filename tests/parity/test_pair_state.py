@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from toolkit.parity.inputs.synthetic import randomize_constant_buffers
 from toolkit.parity.job.buffers import hide_initial_infinities, restore_initial_infinities
-from toolkit.parity.job.synthetic import randomize_constant_buffers
 from toolkit.parity.measure.constants import UNIT, measure_table_error
 
 PAIR = Path(__file__).parents[1] / "pairs" / "state"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.parity.job.results import Place
+from toolkit.parity.exchange.results import Place
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.trajectory import compare_trajectories, judge_trajectory
 from toolkit.parity.measure.trajectory import SAMPLES, choose_elements

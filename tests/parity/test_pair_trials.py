@@ -19,9 +19,10 @@ from test_bundle import rewrite_job, vouch_again
 from test_readme_commands import SMALL_PAIR, console_blocks, decoder_pair, lay_out_decoder
 
 from toolkit.errors import UserError
-from toolkit.parity.job import bundle, files
+from toolkit.parity.bundle import bundle
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import ReferenceFacts, ReferenceResult
 from toolkit.parity.job.pair import Pair, PairMap, ParameterFacts
-from toolkit.parity.job.results import ReferenceFacts, ReferenceResult
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.pairs.options import choices_of, pair_request
 from toolkit.parity.pairs.prepare import role_of

@@ -19,16 +19,16 @@ from models.reformer import ReformerConfig, ReformerForSequenceClassification, s
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import gate
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
-from toolkit.parity.job import build, stretch
-from toolkit.parity.job.gate_options import GateOptions
+from toolkit.parity.inputs.synthetic import SyntheticWeights, random_batch, randomize_constants
+from toolkit.parity.inputs.texts import FULL
 from toolkit.parity.job.job import TokenizerJob
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import SyntheticWeights, random_batch, randomize_constants
-from toolkit.parity.job.texts import FULL
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.mutants import catalogue
 from toolkit.parity.options import make_configuration, make_request, select_devices
+from toolkit.parity.request import build, stretch
+from toolkit.parity.request.gate_options import GateOptions
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials import mutation
 from toolkit.parity.trials.limits import find_limits, is_sensitive
 from toolkit.parity.trials.mutation import Trial, Trials, print_trials, trial_request, try_mutants

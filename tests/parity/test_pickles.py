@@ -12,7 +12,7 @@ import pytest
 
 from models.files import hub
 from models.files.plain import UnreadableFile
-from toolkit.parity.job.pickles import safetensors_folder
+from toolkit.parity.processes.pickles import safetensors_folder
 
 #: Makes checkpoints as torch writes them, in the folder that it is given.
 WRITE = """

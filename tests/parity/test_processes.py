@@ -16,8 +16,9 @@ from gates import quiet
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity.job import files, interpreter, launch, processes
-from toolkit.parity.job.processes import run_workers
+from toolkit.parity.exchange import files
+from toolkit.parity.processes import interpreter, launch, processes
+from toolkit.parity.processes.processes import run_workers
 
 
 def program(path: Path, body: str) -> str:
@@ -69,10 +70,11 @@ def test_a_side_that_ends_without_a_result_ends_the_other_at_once(failing, body,
     assert not finished.exists()
 
 
-#: A worker that does what :mod:`toolkit.parity.job.worker` does, with another task than measuring.
+#: A worker that does what :mod:`toolkit.parity.processes.worker` does, with another task than measuring.
 WORKER = """
 import pathlib, sys, time
-from toolkit.parity.job import files, worker
+from toolkit.parity.exchange import files
+from toolkit.parity.processes import worker
 def main(task, folder):
     {body}
     files.write_json(files.result_path(folder, {side!r}, task), {{}})

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.parity.job.job import Job, TokenizerJob, TrainingSettings
-from toolkit.parity.job.records import as_json, from_json, text_of
-from toolkit.parity.job.results import (
+from toolkit.parity.exchange.records import as_json, from_json, text_of
+from toolkit.parity.exchange.results import (
     CandidateDtype,
     CandidateResult,
     Execution,
@@ -25,6 +24,7 @@ from toolkit.parity.job.results import (
     RotationStats,
     Tokens,
 )
+from toolkit.parity.job.job import Job, TokenizerJob, TrainingSettings
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 
 
@@ -150,7 +150,7 @@ def test_what_is_not_of_the_type_is_refused_with_its_place(content, message):
 
 
 def test_the_file_is_named_where_its_content_is_wrong(tmp_path):
-    from toolkit.parity.job import files
+    from toolkit.parity.exchange import files
 
     files.write_json(tmp_path / "job.json", {"model": "ctrl"})
     with pytest.raises(ValueError, match=r"^job\.json: lacks "):

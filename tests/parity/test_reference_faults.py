@@ -15,15 +15,15 @@ from gates import quiet, request_for, run
 
 from models.families import FAMILIES, part
 from toolkit.errors import Inconclusive
-from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.exchange.results import ReferenceResult, read_reference
+from toolkit.parity.inputs.synthetic import randomize_constants
 from toolkit.parity.job.family_part import family_part
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import ReferenceResult, read_reference
-from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Finding, Verdict
+from toolkit.parity.processes.processes import run_workers
 from toolkit.parity.reference import own_loss
 from toolkit.parity.report.report import Report
+from toolkit.parity.request.build import workers_of, write_request
 from toolkit.parity.trials.mutation import trial_request
 
 #: In a layer's forward, as a careless cast in the reference's code would be.

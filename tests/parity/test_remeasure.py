@@ -12,9 +12,9 @@ from rich.console import Console
 from models.families import part
 from toolkit.errors import Inconclusive
 from toolkit.parity import gate
+from toolkit.parity.exchange.results import ReferenceResult
 from toolkit.parity.followup import remeasure
-from toolkit.parity.job.results import ReferenceResult
-from toolkit.parity.job.synthetic import SyntheticWeights
+from toolkit.parity.inputs.synthetic import SyntheticWeights
 from toolkit.parity.judge import bounds, notes
 from toolkit.parity.judge.bounds import Comparison, compare
 from toolkit.parity.judge.findings import Finding, Verdict

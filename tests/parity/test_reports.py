@@ -16,10 +16,7 @@ from rich.console import Console
 
 from models.families import part
 from toolkit.files.strict_json import dumps
-from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
-from toolkit.parity.gate import run_gate
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import (
+from toolkit.parity.exchange.results import (
     CandidateDtype,
     CandidateFacts,
     CandidateResult,
@@ -29,7 +26,9 @@ from toolkit.parity.job.results import (
     ReferenceFacts,
     ReferenceResult,
 )
-from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
+from toolkit.parity.gate import run_gate
+from toolkit.parity.inputs.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.judge.verdict import judge
@@ -40,6 +39,7 @@ from toolkit.parity.report.junit import build_junit
 from toolkit.parity.report.page import FINDINGS_SHOWN, build_page
 from toolkit.parity.report.report import Report, remove_report
 from toolkit.parity.report.terminal import print_report
+from toolkit.parity.request.request import GateRequest
 
 SHRINK = 2.0**-29
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\x1b[31m\x00\ud800]]>"

@@ -9,7 +9,7 @@ import pytest
 
 from models.operations import kernels
 from toolkit.parity.comparator.rng_stats import REPEAT_BITS, DrawCounter, strides
-from toolkit.parity.job.results import CandidateResult, GeneratorStats, ReferenceResult
+from toolkit.parity.exchange.results import CandidateResult, GeneratorStats, ReferenceResult
 from toolkit.parity.judge import rng_tests
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Verdict

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
-from toolkit.parity.job import files
-from toolkit.parity.job.bundle import check_weights_free
-from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
+from toolkit.parity.bundle.bundle import check_weights_free
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.sketch import COUNT, Sketch
 from toolkit.parity.pairs.options import pair_request

@@ -12,18 +12,20 @@ from gates import quiet, run
 
 from models.ctrl import schema
 from toolkit.errors import UserError
-from toolkit.parity.job import cache, stages, streaming
-from toolkit.parity.job.build import is_streamed, job_of, streamed_job_of, workers_of
+from toolkit.parity.bundle import cache
+from toolkit.parity.exchange import stages
+from toolkit.parity.exchange.results import read_results
+from toolkit.parity.inputs.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import read_results
-from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import ROWS
 from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.processes.processes import run_workers
 from toolkit.parity.report.report import Report
+from toolkit.parity.request import streaming
+from toolkit.parity.request.build import is_streamed, job_of, streamed_job_of, workers_of
+from toolkit.parity.request.request import GateRequest
 
 CONFIG = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 3, "n_positions": 64, "vocab_size": 96, "pad_token_id": 95}
 

@@ -10,11 +10,12 @@ import pytest
 
 from models.reformer import schema
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity.job import build, family, stretch
-from toolkit.parity.job.build import job_of, workers_of, write_request
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import CandidateResult, read_results
+from toolkit.parity.exchange.results import CandidateResult, read_results
+from toolkit.parity.job import family
 from toolkit.parity.judge.verdict import judge
+from toolkit.parity.processes.processes import run_workers
+from toolkit.parity.request import build, stretch
+from toolkit.parity.request.build import job_of, workers_of, write_request
 
 #: Chunks of 16 and 16, and a table of 8 rows of 64: a stretch is a multiple of 64.
 LONG = {**gates.TINY_REFORMER, "axial_pos_shape": [8, 64], "max_position_embeddings": 512, "num_buckets": None}

@@ -21,7 +21,7 @@ from toolkit import cli
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
-from toolkit.parity.job.synthetic import KINDS, SyntheticWeights
+from toolkit.parity.inputs.synthetic import KINDS, SyntheticWeights
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.pairs.options import pair_request

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.ctrl import schema
-from toolkit.parity.job import synthetic
-from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, randomize_constants
+from toolkit.parity.inputs import synthetic
+from toolkit.parity.inputs.synthetic import KINDS, SyntheticWeights, randomize_constants
 
 CONFIG = schema.resolve({"n_embd": 64, "n_head": 4, "dff": 96, "n_layer": 2, "n_positions": 64, "vocab_size": 999})
 TABLE, MATRIX = "transformer.w.weight", "transformer.h.0.ffn.0.weight"

@@ -38,24 +38,30 @@ TAMPERINGS = {
     ),
     "add": "from toolkit.parity.measure.error_stats import RunningStats\nRunningStats.add = lambda *a: None",
     "json": "import json\njson.dumps = lambda *a, **k: '{}'",
-    "records": "from toolkit.parity.job import records\nrecords._as_object = lambda record: {}",
-    "write_json": "from toolkit.parity.job import files\nfiles.write_json = lambda path, _: path.write_text('{}')",
-    "write_text": "from toolkit.parity.job import files\nfiles.write_text = lambda path, text: path.write_text('{}')",
+    "records": "from toolkit.parity.exchange import records\nrecords._as_object = lambda record: {}",
+    "write_json": (
+        "from toolkit.parity.exchange import files\nfiles.write_json = lambda path, _: path.write_text('{}')"
+    ),
+    "write_text": (
+        "from toolkit.parity.exchange import files\nfiles.write_text = lambda path, text: path.write_text('{}')"
+    ),
     "replace": "import os\nos.replace = lambda *a: None",
     "Tensor.numpy": "import numpy as np, paddle\npaddle.Tensor.numpy = lambda self: np.zeros(self.shape)",
     "measures nothing": (
         "from toolkit.parity.families.pair.candidate import PairStep\n"
         "PairStep.run = lambda self, measure, with_hooks=True: None"
     ),
-    "hands nothing over": "from toolkit.parity.job.handover import Sender\nSender.send_array = lambda *a, **k: None",
+    "hands nothing over": (
+        "from toolkit.parity.exchange.handover import Sender\nSender.send_array = lambda *a, **k: None"
+    ),
     "hands zeros over": (
-        "from toolkit.parity.job.handover import Sender\n"
+        "from toolkit.parity.exchange.handover import Sender\n"
         "send = Sender.send_array\n"
         "Sender.send_array = lambda self, kind, name, value, content=None: send(self, kind, name, value * 0, content)"
     ),
-    "says nothing": "from toolkit.parity.job.handover import Sender\nSender.send_json = lambda *a, **k: None",
+    "says nothing": "from toolkit.parity.exchange.handover import Sender\nSender.send_json = lambda *a, **k: None",
     "says it is done": (
-        "from toolkit.parity.job.handover import Sender\nSender.begin = lambda self, *part: self.end()"
+        "from toolkit.parity.exchange.handover import Sender\nSender.begin = lambda self, *part: self.end()"
     ),
     "no dtypes": ("from toolkit.parity.candidate import result\nresult._run_whole = lambda job, folder, sender: None"),
     "leaves a result": (

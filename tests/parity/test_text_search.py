@@ -10,15 +10,15 @@ from gates import copied_source, request_for, toolkit_in
 
 from models.families import part
 from toolkit import cli
+from toolkit.parity.bundle import cache
 from toolkit.parity.candidate.tokens import tokenizer_places
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
-from toolkit.parity.job import cache
-from toolkit.parity.job.build import write_request
-from toolkit.parity.job.gate_options import GateOptions
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.tokenizers import files_of, tokenizer_in
 from toolkit.parity.options import make_request
 from toolkit.parity.report.headline import describe_place
+from toolkit.parity.request.build import write_request
+from toolkit.parity.request.gate_options import GateOptions
 from toolkit.parity.trials.mutation import trial_request, trial_tokenizer
 
 

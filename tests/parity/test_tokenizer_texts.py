@@ -6,9 +6,7 @@ import sys
 import unicodedata
 from dataclasses import replace
 
-from toolkit.parity.job.build import DRAWN_TEXTS, job_of
-from toolkit.parity.job.job import TokenizerJob
-from toolkit.parity.job.tokenizer_texts import (
+from toolkit.parity.inputs.tokenizer_texts import (
     ADVERSARIAL,
     CONTROLS,
     MAX_UNITS,
@@ -17,6 +15,8 @@ from toolkit.parity.job.tokenizer_texts import (
     random_texts,
     texts_of_characters,
 )
+from toolkit.parity.job.job import TokenizerJob
+from toolkit.parity.request.build import DRAWN_TEXTS, job_of
 from toolkit.parity.trials.mutation import trial_request
 
 

@@ -10,17 +10,17 @@ import pytest
 import torch
 from gates import ROOT, PreparedGates, copied_source, quiet, toolkit_in
 
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.records import as_json
+from toolkit.parity.exchange.results import ForcedInputDtype
 from toolkit.parity.followup import trace
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
-from toolkit.parity.job import files
-from toolkit.parity.job.build import workers_of, write_request
-from toolkit.parity.job.records import as_json
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import ForcedInputDtype
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.masked_scores import split_masked_scores
 from toolkit.parity.reference.points import Points, nudge_array
+from toolkit.parity.request.build import workers_of, write_request
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials.mutation import trial_request
 
 #: Every operation inside an attention, by family.

@@ -9,11 +9,9 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.parity.followup import attribution
-from toolkit.parity.job import files
-from toolkit.parity.job.pair import KnownDifference
-from toolkit.parity.job.records import as_json, from_json
-from toolkit.parity.job.results import (
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.records import as_json, from_json
+from toolkit.parity.exchange.results import (
     CandidateDtype,
     CandidateFacts,
     CandidateResult,
@@ -23,6 +21,8 @@ from toolkit.parity.job.results import (
     ReplayError,
     Tokens,
 )
+from toolkit.parity.followup import attribution
+from toolkit.parity.job.pair import KnownDifference
 from toolkit.parity.judge import notes
 from toolkit.parity.judge.bounds import compare, is_lost
 from toolkit.parity.judge.culprit import first_at_fault, recomputing_at_fault

@@ -28,13 +28,13 @@ from toolkit.errors import UserError
 from toolkit.finetune.assembly import assemble
 from toolkit.finetune.gate import gate_request
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
-from toolkit.parity.job.build import batch_of, job_of, labels_of
-from toolkit.parity.job.class_labels import contrast_labels, spread_labels_by_weight
+from toolkit.parity.inputs.class_labels import contrast_labels, spread_labels_by_weight
 from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.measure.updates import count_loss_terms, weigh_terms
 from toolkit.parity.mutants import catalogue
 from toolkit.parity.mutants.shared import CLASS_WEIGHTS
 from toolkit.parity.reference import own_loss
+from toolkit.parity.request.build import batch_of, job_of, labels_of
 from toolkit.parity.trials.mutation import trial_request, try_mutants, weighted_trials
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions

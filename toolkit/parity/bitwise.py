@@ -15,21 +15,21 @@ from typing import Any
 from rich.console import Console
 
 from toolkit.errors import UserError
-from toolkit.parity.job import files
-from toolkit.parity.job.build import batch_of, is_streamed, job_of, labels_of, scratch_job, workers_of, write_job
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.kernel_messages import KINDS
+from toolkit.parity.exchange.records import as_json
+from toolkit.parity.exchange.results import BitwiseResult, Place, read_reference
+from toolkit.parity.inputs.synthetic import randomize_constants
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.kernel_messages import KINDS
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.records import as_json
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import BitwiseResult, Place, read_reference
-from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.measure.ulp import BitDifference
+from toolkit.parity.processes.processes import run_workers
 from toolkit.parity.report.headline import describe_place
 from toolkit.parity.report.report import BITWISE, remove_report, short_name
 from toolkit.parity.report.terminal import print_line, print_verdict
+from toolkit.parity.request.build import batch_of, is_streamed, job_of, labels_of, scratch_job, workers_of, write_job
+from toolkit.parity.request.request import GateRequest
 
 #: Version of the format of ``bitwise.json``.
 SCHEMA = 1

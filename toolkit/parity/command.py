@@ -12,10 +12,10 @@ import click
 from models.families import FAMILIES, default_family
 from toolkit.machine.install import REFERENCE_PYTHON as VARIABLE
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.gate_options import DEFAULT_WEIGHTS, GateOptions
+from toolkit.parity.request.gate_options import DEFAULT_WEIGHTS, GateOptions
 from toolkit.terminal.path_argument import PathArgument
 
-#: Kinds of synthetic weights, as in :mod:`toolkit.parity.job.synthetic`, which --help must not import.
+#: Kinds of synthetic weights, as in :mod:`toolkit.parity.inputs.synthetic`, which --help must not import.
 KINDS = ("random", "heavy-tailed", "large-gains")
 #: Counts fit 32 bits, and so do seeds, since NumPy accepts no larger seeds.
 COUNT = click.IntRange(1, 2**31 - 1)
@@ -39,7 +39,7 @@ class RecordedDtype(click.Choice):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value in ("bfloat16", "all"):
             from toolkit.errors import UserError
-            from toolkit.parity.job.bundle import NOT_RECORDED
+            from toolkit.parity.bundle.bundle import NOT_RECORDED
 
             raise UserError(f"--dtype {value}: {NOT_RECORDED}")
         return super().convert(value, param, ctx)
@@ -241,9 +241,9 @@ def show_map(output: Path | None, **described: Any) -> None:
 
     Correct wrong guesses, then use the file with `toolkit parity --map FILE`.
     """
-    from toolkit.parity.job.build import scratch_job
     from toolkit.parity.pairs.describe import describe_sides as describe
     from toolkit.parity.pairs.map_file import text_of
+    from toolkit.parity.request.build import scratch_job
     from toolkit.recipe.shipped import new_file
 
     if output is not None:
@@ -353,7 +353,7 @@ def record(device: str, output: Path, **described: Any) -> None:
     `toolkit parity replay BUNDLE` judges the port by it. With --reference-model, neither --port nor Paddle is needed:
     the port does not run.
     """
-    from toolkit.parity.job import bundle
+    from toolkit.parity.bundle import bundle
     from toolkit.parity.pairs.recording import record_pair
 
     request = replace(_gate_request(GateOptions(**described), only_reference=True), device=device)
@@ -381,9 +381,9 @@ def replay(
     The port may run on another device than the reference. If the bundle is of a --reference-model, set --port.
     """
     from toolkit.parity import run_gate
-    from toolkit.parity.job.bundle import open_recording
-    from toolkit.parity.job.request import dtypes_of
+    from toolkit.parity.bundle.bundle import open_recording
     from toolkit.parity.pairs.options import replay_request
+    from toolkit.parity.request.request import dtypes_of
 
     folders = _prepare_folders(output, device)
     recording = open_recording(bundle, weights)
@@ -404,8 +404,8 @@ def judge(bundle: Path, port: Path, port_python: str | None, time_limit: float |
     .safetensors; or a Python file with forward(weights, batch, draws) in JAX; or an ONNX graph.
     """
     from toolkit.errors import UserError
+    from toolkit.parity.bundle.bundle import open_recording
     from toolkit.parity.gate import judge_outputs
-    from toolkit.parity.job.bundle import open_recording
     from toolkit.parity.other_frameworks.run import PROGRAMS
 
     if not (port.is_dir() or (port.is_file() and port.suffix in PROGRAMS)):

@@ -13,14 +13,36 @@ from rich.console import Console
 from toolkit.errors import UserError
 from toolkit.files.strict_json import replace_nonfinite
 from toolkit.machine.disk import find_write_obstacle
+from toolkit.parity.bundle import cache
+from toolkit.parity.bundle.bundle import Recording, check_unchanged
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.hashes import hash_job_files
+from toolkit.parity.exchange.results import CandidateResult, ReferenceResult, Training, read_results
 from toolkit.parity.followup.attribution import Substitution, attribute_drift
 from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.followup.precision import is_judged, judge_operations
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure_near_bounds
 from toolkit.parity.followup.trace import OperationTrace, explain_missing_trace, lacks_gradients, trace_operations
 from toolkit.parity.followup.trajectory import train_sides
-from toolkit.parity.job import cache, files, streaming
-from toolkit.parity.job.build import (
+from toolkit.parity.job.family import ported
+from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.findings import Verdict
+from toolkit.parity.judge.trajectory import judge_trajectory
+from toolkit.parity.judge.verdict import judge
+from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.other_frameworks.given import compare_outputs, find_tensor_files, read_outputs
+from toolkit.parity.other_frameworks.run import run_port
+from toolkit.parity.pairs import cached
+from toolkit.parity.pairs.prepare import prepare_job
+from toolkit.parity.pairs.recording import describe_port, keep_counterparts
+from toolkit.parity.processes.processes import run_workers
+from toolkit.parity.report.json import as_content
+from toolkit.parity.report.junit import build_junit
+from toolkit.parity.report.page import build_page
+from toolkit.parity.report.report import CONSTANTS, JSON, JUNIT, PAGE, Report, remove_report
+from toolkit.parity.report.terminal import print_report
+from toolkit.parity.request import streaming
+from toolkit.parity.request.build import (
     NUM_ADDED,
     added_examples,
     batch_of,
@@ -33,28 +55,8 @@ from toolkit.parity.job.build import (
     streamed_job_of,
     workers_of,
 )
-from toolkit.parity.job.bundle import Recording, check_unchanged
-from toolkit.parity.job.family import ported
-from toolkit.parity.job.hashes import hash_job_files
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import CandidateResult, ReferenceResult, Training, read_results
-from toolkit.parity.job.stretch import fit_to_memory
-from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.findings import Verdict
-from toolkit.parity.judge.trajectory import judge_trajectory
-from toolkit.parity.judge.verdict import judge
-from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.other_frameworks.given import compare_outputs, find_tensor_files, read_outputs
-from toolkit.parity.other_frameworks.run import run_port
-from toolkit.parity.pairs import cached
-from toolkit.parity.pairs.prepare import prepare_job
-from toolkit.parity.pairs.recording import describe_port, keep_counterparts
-from toolkit.parity.report.json import as_content
-from toolkit.parity.report.junit import build_junit
-from toolkit.parity.report.page import build_page
-from toolkit.parity.report.report import CONSTANTS, JSON, JUNIT, PAGE, Report, remove_report
-from toolkit.parity.report.terminal import print_report
+from toolkit.parity.request.request import GateRequest
+from toolkit.parity.request.stretch import fit_to_memory
 
 
 @dataclass

@@ -19,16 +19,16 @@ from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import PADDLE_ENDING, get_hf_folder
 from toolkit.machine import runtime
 from toolkit.machine.memory import COMPARED_BYTES, explain_too_large
-from toolkit.parity.job.build import LONG, is_streamed
+from toolkit.parity.exchange.kernel_messages import KINDS as KERNELS
+from toolkit.parity.inputs.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.gate_options import GateOptions
-from toolkit.parity.job.interpreter import interpreter_of
 from toolkit.parity.job.job import TokenizerJob
-from toolkit.parity.job.kernel_messages import KINDS as KERNELS
-from toolkit.parity.job.pickles import safetensors_folder
-from toolkit.parity.job.request import GateRequest, dtypes_of
-from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.tokenizers import tokenizer_in
+from toolkit.parity.processes.interpreter import interpreter_of
+from toolkit.parity.processes.pickles import safetensors_folder
+from toolkit.parity.request.build import LONG, is_streamed
+from toolkit.parity.request.gate_options import GateOptions
+from toolkit.parity.request.request import GateRequest, dtypes_of
 from toolkit.parity.trials.mutation import trial_request, trial_tokenizer
 from toolkit.parity.trials.sweep import random_request, vary_request
 from toolkit.recipe.yaml_source import parse_pairs

@@ -1,7 +1,7 @@
 """``python -m toolkit.parity.candidate TASK JOB...``: do a task of the port's worker in each job folder.
 
 The task is ``result`` (the gate itself) or a follow-up such as ``forced_input`` (:data:`MODULES`). The contents of a
-job folder are described in :mod:`toolkit.parity.job.files`.
+job folder are described in :mod:`toolkit.parity.exchange.files`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from types import ModuleType
 from models.operations import kernels
 from toolkit.machine import runtime
 from toolkit.parity.candidate.kernel_client import KernelClient
-from toolkit.parity.job import files, handover, user_code, worker
+from toolkit.parity.exchange import files, handover
+from toolkit.parity.exchange.results import Execution
+from toolkit.parity.job import user_code
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE, TRAJECTORY
-from toolkit.parity.job.results import Execution
+from toolkit.parity.processes import worker
 from toolkit.terminal.quiet import silence_startup
 
 #: Name of a task -> module of this package that does it, imported once Paddle's environment is set. Each module has a

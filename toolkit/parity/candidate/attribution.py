@@ -12,9 +12,9 @@ from models.operations import compiled
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.candidate.kernels import reference_kernels
 from toolkit.parity.candidate.step import make_step
-from toolkit.parity.job.handover import Sender
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.kernel_messages import KINDS
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.kernel_messages import KINDS
 
 
 def run(job: Job, folder: Path, sender: Sender, kernels: KernelClient) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.candidate.kernels import reference_kernels
 from toolkit.parity.candidate.step import make_step
-from toolkit.parity.job import files
-from toolkit.parity.job.handover import Sender
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Sender
 from toolkit.parity.job.job import Job
 
 #: Settings of the port for a plain sum in the residual streams, as the reference computes it.

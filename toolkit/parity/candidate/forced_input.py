@@ -23,10 +23,10 @@ from models.operations.trace import observe_trace
 from toolkit.parity.candidate.places import display_path
 from toolkit.parity.candidate.scores import score_tensors, scores_of
 from toolkit.parity.candidate.step import PLAIN, CallWatch, Step, first_tensor, make_step
-from toolkit.parity.job import files
-from toolkit.parity.job.handover import Sender
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.real_numbers import as_complex
 from toolkit.parity.mutants import find_mutant
 

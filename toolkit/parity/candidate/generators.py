@@ -17,9 +17,9 @@ from models.operations import randomness
 from toolkit.machine import runtime
 from toolkit.parity.candidate.ported import ported_class
 from toolkit.parity.candidate.step import watch
-from toolkit.parity.job.handover import Sender
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.messages import OwnDraw
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.messages import OwnDraw
 from toolkit.parity.measure.naming import ModuleStack
 
 #: Number of observed training steps. If these draw fewer than ``ENOUGH_CELLS`` mask elements, further steps follow, up

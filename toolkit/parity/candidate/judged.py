@@ -10,9 +10,9 @@ from pathlib import Path
 from models.operations import precision
 from toolkit.machine import runtime
 from toolkit.parity.candidate.step import make_step
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Judged
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Judged
 from toolkit.training.described import describe_trainer, digest_step
 
 

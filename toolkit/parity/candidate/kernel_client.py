@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.parity.job import launch
-from toolkit.parity.job.kernel_messages import receive, send
+from toolkit.parity.exchange.kernel_messages import receive, send
+from toolkit.parity.processes import launch
 
 
 class KernelClient:

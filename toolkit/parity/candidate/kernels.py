@@ -179,8 +179,8 @@ def _loss(kernel: str) -> Maker:
     return lambda serve: lambda logits, labels: serve(kernel, logits, rest=[labels.numpy()])
 
 
-#: Kind of :data:`toolkit.parity.job.kernel_messages.KINDS` -> operations of that kind. Each is given as the module or
-#: class that has the operation, the operation's name in it, and the function that makes its replacement.
+#: Kind of :data:`toolkit.parity.exchange.kernel_messages.KINDS` -> operations of that kind. Each is given as the module
+#: or class that has the operation, the operation's name in it, and the function that makes its replacement.
 REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
     "matmul": [(ops, "linear", _linear), (paddle, "matmul", _matmul), (paddle.Tensor, "split", _tensor_split)],
     "layer_norm": [(ops, "layer_norm", _layer_norm)],
@@ -217,7 +217,7 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
 
     Args:
         client: client of the reference's kernels.
-        kinds: kinds of kernels, of :data:`toolkit.parity.job.kernel_messages.KINDS`.
+        kinds: kinds of kernels, of :data:`toolkit.parity.exchange.kernel_messages.KINDS`.
     """
 
     def serve(kernel: str, *inputs: paddle.Tensor, rest: Sequence[np.ndarray] = (), **options: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import paddle
 
 from models.operations import compiled
-from toolkit.parity.job.handover import Sender
+from toolkit.parity.exchange.handover import Sender
 from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall, draw_arguments
 

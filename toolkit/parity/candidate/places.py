@@ -16,7 +16,7 @@ from paddle import nn
 
 from models.operations import losses
 from toolkit.parity.candidate.scores import LOGITS
-from toolkit.parity.job.results import Place
+from toolkit.parity.exchange.results import Place
 from toolkit.parity.measure.evaluation import DECODING, NUM_DECODED, name_in_run
 from toolkit.parity.measure.naming import append_number
 

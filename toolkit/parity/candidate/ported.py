@@ -25,10 +25,10 @@ from toolkit.parity.candidate import scored_again
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure, Step, apply_signs, step_class
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import CandidateFacts, Place
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import CandidateFacts, Place
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import NO_PADDING, READ_WITHOUT_PADDING, RUNS, build_batches, is_scored
 from toolkit.parity.measure.naming import ModuleStack
 

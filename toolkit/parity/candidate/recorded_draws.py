@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import paddle
 
-from toolkit.parity.job.handover import Sender
-from toolkit.parity.job.messages import DrawRequest
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.messages import DrawRequest
 from toolkit.parity.measure.evaluation import TRAINING, name_in_run
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 

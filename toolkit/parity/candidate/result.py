@@ -1,7 +1,7 @@
 """The port's computations in a gate, without a fault and with each mutant in force.
 
 They are the step in each dtype, the port's own draws, loaded weights, newly initialized weights and tokens. Nothing is
-measured here. All results are sent to the comparator (:mod:`toolkit.parity.job.handover`).
+measured here. All results are sent to the comparator (:mod:`toolkit.parity.exchange.handover`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from toolkit.parity.candidate import generators, judged, loop_outputs
 from toolkit.parity.candidate.ported import PortedStep, ported_class
 from toolkit.parity.candidate.step import PLAIN, make_step, step_class
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.family_part import family_part
-from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.initial_values import NUM_MODELS, sample_values
 from toolkit.parity.mutants import Mutant, find_mutant
 

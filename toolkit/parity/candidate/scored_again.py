@@ -17,7 +17,7 @@ from models.families import part
 from toolkit.data.batches import PADDING_ARRAYS, trim_padding
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.scores import scores_of
-from toolkit.parity.job.results import Place
+from toolkit.parity.exchange.results import Place
 from toolkit.parity.measure.evaluation import NARROW, NO_PADDING, WHOLE, name_in_run
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from models.operations import precision
 from models.operations.ops import is_on_cpu
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.scores import scores_of
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.results import CandidateFacts, Place
 from toolkit.parity.job.family_part import family_part
-from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.outputs import parts_of
-from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.evaluation import TRAINING, WHOLE, name_in_run
 from toolkit.parity.measure.naming import ModuleStack
 

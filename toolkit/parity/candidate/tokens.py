@@ -8,9 +8,9 @@ from pathlib import Path
 from models.families import part
 from models.port.tokenization import Tokenizer
 from toolkit.parity.candidate.places import line_of, place_of_code
+from toolkit.parity.exchange.results import CandidateResult, Place, Tokens
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.job import Job, TokenizerJob
-from toolkit.parity.job.results import CandidateResult, Place, Tokens
 
 #: Compared result of a tokenizer (an attribute of :class:`.results.Tokens`) -> method of the port that computes it.
 METHODS = {

@@ -22,9 +22,9 @@ from models.port import weights
 from toolkit import tasks
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.step import Measure, Step, ignore
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Place
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import FINAL_LOSS
 from toolkit.parity.measure.naming import append_number
 from toolkit.parity.measure.updates import clean_examples, count_loss_terms, pick_updates, scale_gradient, weigh_terms

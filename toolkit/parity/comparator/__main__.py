@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 from toolkit.machine.heap import keep_freed_memory
-from toolkit.parity.job import files, worker
-from toolkit.parity.job.handover import Message, read_messages
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Message, read_messages
 from toolkit.parity.job.job import Job
+from toolkit.parity.processes import worker
 
 #: Name of a task -> module of this package that measures it. Each module has a class ``Ledger(job, folder)``.
 MODULES = {

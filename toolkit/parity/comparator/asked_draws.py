@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from toolkit.parity.comparator.handler import MessageHandler, handles
-from toolkit.parity.job.handover import Message
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.messages import DrawRequest
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.messages import DrawRequest
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import EVALUATIONS, TRAINING, name_in_run
 from toolkit.parity.measure.naming import TensorName
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.received import difference
-from toolkit.parity.job.handover import Message
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.messages import BEGIN
+from toolkit.parity.exchange.results import AttributionResult, Execution
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.messages import BEGIN
-from toolkit.parity.job.results import AttributionResult, Execution
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import TensorStats
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.parity.comparator.handler import MessageHandler, handles
-from toolkit.parity.job import files
-from toolkit.parity.job.handover import Message
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.results import BitwiseResult, Execution, Place
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import BitwiseResult, Execution, Place
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.ulp import BitDifference
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from toolkit.parity.comparator.asked_draws import ReferenceDraws
 from toolkit.parity.comparator.handler import MessageHandler, handles
-from toolkit.parity.job.handover import Message
-from toolkit.parity.job.results import CandidateFacts, Flips
-from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.results import CandidateFacts, Flips
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
 

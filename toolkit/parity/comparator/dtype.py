@@ -12,12 +12,12 @@ from toolkit.parity.comparator.asked_draws import AskedDraws
 from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.received import difference, largest_difference
-from toolkit.parity.job import files
-from toolkit.parity.job.handover import Message
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.messages import DrawRequest
+from toolkit.parity.exchange.results import CandidateDtype, CandidateFacts, OutputDifference, Place, ReplayError
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.messages import DrawRequest
-from toolkit.parity.job.results import CandidateDtype, CandidateFacts, OutputDifference, Place, ReplayError
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import constants, error_stats, same_numbers
 from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.evaluation import RUNS

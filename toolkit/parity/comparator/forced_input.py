@@ -11,11 +11,10 @@ import numpy as np
 from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.dtype import ReferenceFiles
 from toolkit.parity.comparator.handler import MessageHandler, handles
-from toolkit.parity.job import files
-from toolkit.parity.job.handover import Message
-from toolkit.parity.job.job import Job
-from toolkit.parity.job.messages import BEGIN, CallOrigin
-from toolkit.parity.job.results import (
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.messages import BEGIN, CallOrigin
+from toolkit.parity.exchange.results import (
     CandidateFacts,
     Execution,
     ForcedInputDtype,
@@ -23,7 +22,8 @@ from toolkit.parity.job.results import (
     FunctionCall,
     Place,
 )
-from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.exchange.tensor_file import TensorFile
+from toolkit.parity.job.job import Job
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.fingerprint import take_fingerprint

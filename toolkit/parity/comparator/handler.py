@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
-from toolkit.parity.job.handover import Message
-from toolkit.parity.job.messages import CONTENT
-from toolkit.parity.job.records import from_json
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.messages import CONTENT
+from toolkit.parity.exchange.records import from_json
 
 #: Method that handles a message: it gets the message and its decoded content.
 Method = TypeVar("Method", bound=Callable[..., None])
@@ -24,7 +24,7 @@ def handles(*kinds: str) -> Callable[[Method], Method]:
     """Return a decorator for the method of a :class:`MessageHandler` that handles messages of some kinds.
 
     Args:
-        kinds: kinds of messages, keys of :data:`toolkit.parity.job.messages.CONTENT`.
+        kinds: kinds of messages, keys of :data:`toolkit.parity.exchange.messages.CONTENT`.
 
     Raises:
         ValueError: a kind does not exist.
@@ -59,7 +59,7 @@ class MessageHandler:
     def handle(self, message: Message) -> None:
         """Call the method for the message's kind, with the message and its decoded content.
 
-        The content has the type of the kind in :data:`toolkit.parity.job.messages.CONTENT`.
+        The content has the type of the kind in :data:`toolkit.parity.exchange.messages.CONTENT`.
 
         Args:
             message: message of the port's process.

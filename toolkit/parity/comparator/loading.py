@@ -13,9 +13,9 @@ import numpy as np
 
 from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.received import differing
-from toolkit.parity.job.files import CHECKPOINT, POSITIONS
-from toolkit.parity.job.handover import Message
-from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.exchange.files import CHECKPOINT, POSITIONS
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.tensor_file import TensorFile
 
 if TYPE_CHECKING:
     from toolkit.parity.comparator.dtype import ReferenceFiles

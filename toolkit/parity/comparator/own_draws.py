@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from toolkit.parity.comparator.asked_draws import DRAW_KINDS
 from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.rng_stats import DrawCounter
-from toolkit.parity.job.handover import Message
-from toolkit.parity.job.messages import OwnDraw
-from toolkit.parity.job.results import GeneratorStats, MaskStats
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.messages import OwnDraw
+from toolkit.parity.exchange.results import GeneratorStats, MaskStats
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
 

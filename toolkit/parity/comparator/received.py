@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolkit.parity.job.handover import Message
-from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import PIECE, RunningStats, TensorStats
 from toolkit.parity.measure.sketch import Sketch
 

@@ -16,16 +16,16 @@ from toolkit.parity.comparator.dtype import DtypeLedger, ReferenceFiles, differe
 from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.loading import LoadedWeights
 from toolkit.parity.comparator.own_draws import OwnDraws
-from toolkit.parity.job import files
-from toolkit.parity.job.handover import Message
-from toolkit.parity.job.job import Job
-from toolkit.parity.job.messages import BEGIN, OwnDraw
-from toolkit.parity.job.results import (
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.messages import BEGIN, OwnDraw
+from toolkit.parity.exchange.results import (
     CandidateResult,
     GeneratorStats,
     MutantResult,
     NewWeights,
 )
+from toolkit.parity.job.job import Job
 from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.initial_values import Samples, compare_sides
 from toolkit.parity.measure.loop_accuracy import LoopCall, LoopError

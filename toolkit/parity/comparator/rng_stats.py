@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, RotationStats
+from toolkit.parity.exchange.results import DrawStats, GeneratorStats, MaskStats, RotationStats
 
 #: Largest number of pairs of elements that are compared between two draws, or between a draw and itself shifted.
 PAIRS = 2**20

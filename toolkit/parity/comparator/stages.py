@@ -1,4 +1,4 @@
-"""Measurements of a model larger than memory, which runs stage by stage (:mod:`toolkit.parity.job.stages`).
+"""Measurements of a model larger than memory, which runs stage by stage (:mod:`toolkit.parity.exchange.stages`).
 
 A stage is the embedding, a layer, or the head, forward or backward. This process writes a stage's file when the port
 has sent the whole stage. The stage is then done, and its R64 tensors are released.
@@ -18,12 +18,12 @@ from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.received import difference, largest_difference
 from toolkit.parity.comparator.result import Side
-from toolkit.parity.job import files, stages
-from toolkit.parity.job.handover import Message
+from toolkit.parity.exchange import files, stages
+from toolkit.parity.exchange.handover import Message
+from toolkit.parity.exchange.messages import BEGIN, DrawRequest
+from toolkit.parity.exchange.results import CandidateDtype, CandidateFacts, CandidateResult, Flips, Place
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.messages import BEGIN, DrawRequest
-from toolkit.parity.job.results import CandidateDtype, CandidateFacts, CandidateResult, Flips, Place
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import constants, error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorStats
 from toolkit.parity.measure.evaluation import TRAINING

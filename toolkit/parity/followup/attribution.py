@@ -2,8 +2,9 @@
 
 The float32 step is run again, each time with another of the port's compiled loops composed of Paddle's operations
 (:data:`models.operations.compiled.LOOPS`), then with one kind of kernel at a time taken from the reference
-(:mod:`toolkit.parity.job.kernel_messages`). The replacement that brings the tensors back within their bounds shows the
-fault. If it is a compiled loop, the reference's kernels restore the bounds only because they replace the loop.
+(:mod:`toolkit.parity.exchange.kernel_messages`). The replacement that brings the tensors back within their bounds
+shows the fault. If it is a compiled loop, the reference's kernels restore the bounds only because they replace the
+loop.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity.job import files
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import AttributionResult, CandidateResult, ReferenceResult
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import AttributionResult, CandidateResult, ReferenceResult
 from toolkit.parity.judge.bounds import compare, is_measured
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.measure.error_stats import TensorStats
+from toolkit.parity.processes.processes import run_workers
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Substitution:
     The replacement uses the reference's kernels of one kind, or composes one compiled loop of Paddle's operations.
 
     Attributes:
-        kind: one of ``KINDS`` of :mod:`toolkit.parity.job.kernel_messages`, or of
+        kind: one of ``KINDS`` of :mod:`toolkit.parity.exchange.kernel_messages`, or of
             :data:`models.operations.compiled.LOOPS`.
         before: largest error of any tensor in units of its bound, with the port's own kernels.
         after: largest error of any tensor in units of its bound, with the replacement.

@@ -14,12 +14,12 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import CandidateResult, Note, ReferenceResult, RoundedConstants
 from toolkit.parity.followup.remeasure import with_more_runs
-from toolkit.parity.job import files
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import CandidateResult, Note, ReferenceResult, RoundedConstants
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.processes.processes import run_workers
 
 #: Name of the reference's task that measures the effect of rounded constants.
 TASK = "constants"

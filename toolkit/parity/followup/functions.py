@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
-from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
+from toolkit.parity.exchange.results import Fingerprints, ForcedInputDtype, FunctionCall
 from toolkit.parity.measure.fingerprint import Fingerprint, find_distance
 from toolkit.parity.measure.naming import TensorName
 

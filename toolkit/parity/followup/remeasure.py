@@ -16,19 +16,20 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity.job import files
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import Note, ReferenceResult
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Note, ReferenceResult
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.findings import OF_RECOMPUTING, OF_TENSORS, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import name_in_step
+from toolkit.parity.processes.processes import run_workers
 
 #: Largest error, in units of its bound, that may be luck. Faulty ports exceed it, most by a factor of 10^6.
 NEAR_BOUND = 10.0
-#: Number of further runs of the reference by dtype, in addition to :data:`toolkit.parity.job.build.NOISE_RUNS`.
+#: Number of further runs of the reference by dtype, in addition to :data:`toolkit.parity.request.build.NOISE_RUNS`.
 MORE_RUNS = {"float32": 20, "float64": 8}
-#: The same for a large model, whose runs take minutes, in addition to :data:`toolkit.parity.job.build.FEW_NOISE_RUNS`.
+#: The same for a large model, whose runs take minutes, in addition to
+#: :data:`toolkit.parity.request.build.FEW_NOISE_RUNS`.
 FEW_MORE_RUNS = {"float32": 6, "float64": 2}
 #: The same in bfloat16, if the gate judges bfloat16.
 MORE_LOWERED_RUNS, FEW_MORE_LOWERED_RUNS = {"bfloat16": 20}, {"bfloat16": 6}

@@ -16,15 +16,15 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Fingerprints, ForcedInputDtype, ForcedInputResult, read_reference
 from toolkit.parity.followup.functions import find_faulty_function, leads_to_right_numbers
-from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, ForcedInputResult, read_reference
 from toolkit.parity.judge.bounds import Comparison, compare, is_lost, is_measured
 from toolkit.parity.judge.findings import ALONE, OF_TENSORS, Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
+from toolkit.parity.processes.processes import run_workers
 
 #: Largest number of faulty operations that the report shows.
 MAX_SHOWN = 6

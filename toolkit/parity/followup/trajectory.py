@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Training, TrajectoryFacts
 from toolkit.parity.job.pair import TRAJECTORY
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import Training, TrajectoryFacts
 from toolkit.parity.judge.trajectory import compare_trajectories
+from toolkit.parity.processes.processes import run_workers
 
 
 def train_sides(job: Path, interpreters: Mapping[str, str], console: Console) -> Training:

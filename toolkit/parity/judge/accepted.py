@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
+from toolkit.parity.exchange.results import Note
 from toolkit.parity.job.pair import KnownDifference
-from toolkit.parity.job.results import Note
 from toolkit.parity.judge.findings import AcceptedFinding, Verdict
 
 

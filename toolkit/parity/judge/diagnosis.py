@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from toolkit.parity.job.results import SATURATED_BELOW, Note
+from toolkit.parity.exchange.results import SATURATED_BELOW, Note
 from toolkit.parity.judge.bounds import is_measured, largest_noise
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import TensorName, is_gradient

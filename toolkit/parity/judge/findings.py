@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.parity.job.results import Note
+from toolkit.parity.exchange.results import Note
 from toolkit.parity.judge.bounds import Comparison
 
 #: Verdicts of findings on a tensor of the step, in float64 and in float32 or bfloat16. The names of the other verdicts

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from toolkit.parity.job.results import NewWeights
+from toolkit.parity.exchange.results import NewWeights
 from toolkit.parity.judge.rng_tests import LIMIT, Deviation, binomial, divergence
 from toolkit.parity.measure.initial_values import NewValues, SampleStats
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from toolkit.parity.job.results import (
+from toolkit.parity.exchange.results import (
     CandidateDtype,
     CandidateResult,
     OutputDifference,

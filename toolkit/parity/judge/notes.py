@@ -1,4 +1,4 @@
-"""The notes of a report in addition to its verdict: a sentence for each :class:`toolkit.parity.job.results.Note`.
+"""The notes of a report in addition to its verdict: a sentence for each :class:`toolkit.parity.exchange.results.Note`.
 
 A note is a fact that readers of the report need and that does not stop the port.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.parity.job.results import Note
+from toolkit.parity.exchange.results import Note
 
 #: Kind of a note -> template of its sentence, which ``str.format`` fills with the note's data.
 TEXTS: Mapping[str, str] = {

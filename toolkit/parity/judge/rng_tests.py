@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, RotationStats
+from toolkit.parity.exchange.results import DrawStats, GeneratorStats, MaskStats, RotationStats
 
 #: Largest allowed |z| of any statistic; z is about a number of standard deviations.
 LIMIT = 8.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.parity.job.results import Tokens
+from toolkit.parity.exchange.results import Tokens
 
 #: Compared result of a tokenizer (an attribute of :class:`.results.Tokens`) -> its name in a message, in order.
 RESULTS = {

@@ -12,7 +12,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from toolkit.parity.job.results import FirstDivergence, Place, Training
+from toolkit.parity.exchange.results import FirstDivergence, Place, Training
 from toolkit.parity.judge.bounds import Comparison, compare, is_measured
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats

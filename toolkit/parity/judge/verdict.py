@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from toolkit.parity.job.results import (
+from toolkit.parity.exchange.results import (
     CandidateDtype,
     CandidateResult,
     Flips,

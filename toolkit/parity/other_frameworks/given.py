@@ -16,8 +16,8 @@ from pathlib import Path
 
 from models.files.plain import plain_file
 from toolkit.errors import UserError
-from toolkit.parity.job.bundle import Recording
-from toolkit.parity.job.results import (
+from toolkit.parity.bundle.bundle import Recording
+from toolkit.parity.exchange.results import (
     CandidateDtype,
     CandidateFacts,
     CandidateResult,
@@ -26,7 +26,7 @@ from toolkit.parity.job.results import (
     ReferenceResult,
     read_reference,
 )
-from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.evaluation import TRAINING

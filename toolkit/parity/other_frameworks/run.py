@@ -17,13 +17,14 @@ from pathlib import Path
 
 from toolkit.errors import Inconclusive, UserError
 from toolkit.machine.scratch import child_process
-from toolkit.parity.job import files, launch
-from toolkit.parity.job.bundle import Recording
-from toolkit.parity.job.interpreter import locate_interpreter
+from toolkit.parity.bundle.bundle import Recording
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.pair import CHOICES, RANDOM, TIME_LIMIT
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.processes import launch
+from toolkit.parity.processes.interpreter import locate_interpreter
 
 #: Name of the program that runs a port, and the packages that it needs, by the suffix of the port's file.
 PROGRAMS = {".py": ("in_jax", ("jax", "safetensors")), ".onnx": ("in_onnx", ("onnxruntime", "safetensors"))}

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple, Protocol
 import numpy as np
 from safetensors import safe_open
 
-from toolkit.parity.job.tensor_file import NUMPY_TYPES
+from toolkit.parity.exchange.tensor_file import NUMPY_TYPES
 
 #: NumPy's name of a dtype by its name in a safetensors file, such as ``F64``.
 DTYPES = {name: str(dtype) for name, dtype in NUMPY_TYPES.items()}

@@ -15,10 +15,13 @@ from importlib import metadata
 from pathlib import Path
 
 from toolkit.machine import runtime
-from toolkit.parity.job import cache, files, interpreter, user_code
-from toolkit.parity.job.build import job_of
-from toolkit.parity.job.records import as_json
-from toolkit.parity.job.request import GateRequest
+from toolkit.parity.bundle import cache
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.records import as_json
+from toolkit.parity.job import user_code
+from toolkit.parity.processes import interpreter
+from toolkit.parity.request.build import job_of
+from toolkit.parity.request.request import GateRequest
 
 
 def key_of(request: GateRequest) -> str:

@@ -12,18 +12,18 @@ import numpy as np
 from rich.console import Console
 
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity.job import files
-from toolkit.parity.job.build import job_of, make_sides, workers_of
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Note
+from toolkit.parity.exchange.tensor_file import TensorFile, TensorWriter
+from toolkit.parity.inputs.synthetic import randomize_constant_buffers
 from toolkit.parity.job.pair import DESCRIBE, RANDOM, Description, Pair, PairMap
-from toolkit.parity.job.processes import KILLED_MESSAGE, run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import Note
-from toolkit.parity.job.synthetic import randomize_constant_buffers
-from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.match import propose_map
 from toolkit.parity.pairs.size import is_large
 from toolkit.parity.pairs.words import last_word, name_distance
+from toolkit.parity.processes.processes import KILLED_MESSAGE, run_workers
+from toolkit.parity.request.build import job_of, make_sides, workers_of
+from toolkit.parity.request.request import GateRequest
 
 #: Parts of messages with a cause outside of the user's file: the reference's interpreter has no torch, or memory was
 #: short.

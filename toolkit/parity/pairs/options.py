@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import UserError
+from toolkit.parity.bundle.bundle import Recording
 from toolkit.parity.job import user_code
-from toolkit.parity.job.bundle import Recording
-from toolkit.parity.job.interpreter import interpreter_of
 from toolkit.parity.job.pair import PAIR, TIME_LIMIT, Pair
-from toolkit.parity.job.request import GateRequest
 from toolkit.parity.pairs.map_file import read_map
+from toolkit.parity.processes.interpreter import interpreter_of
+from toolkit.parity.request.request import GateRequest
 from toolkit.recipe.yaml_source import parse_pairs
 
 

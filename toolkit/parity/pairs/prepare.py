@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from models.families import part
-from toolkit.parity.job import files
-from toolkit.parity.job.build import write_request
+from toolkit.parity.exchange import files
+from toolkit.parity.inputs.synthetic import randomize_constants
 from toolkit.parity.job.pair import ParameterFacts
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.pairs.describe import Sides, describe_sides, write_pair
 from toolkit.parity.pairs.words import last_word
+from toolkit.parity.request.build import write_request
+from toolkit.parity.request.request import GateRequest
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,19 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import UserError
-from toolkit.parity.job import files
-from toolkit.parity.job.build import job_of, workers_of
-from toolkit.parity.job.bundle import Recording, check_weights_free, new_bundle, seal_bundle
-from toolkit.parity.job.left_out import weights_path_of
+from toolkit.parity.bundle.bundle import Recording, check_weights_free, new_bundle, seal_bundle
+from toolkit.parity.bundle.left_out import weights_path_of
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import ReferenceResult
+from toolkit.parity.inputs.synthetic import randomize_constants
 from toolkit.parity.job.pair import Pair, PairMap, ParameterMatch
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import ReferenceResult
-from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.describe import Sides, description_of, match_sides, run_sides, weights_of, write_pair
 from toolkit.parity.pairs.match import propose_map
 from toolkit.parity.pairs.size import is_large
+from toolkit.parity.processes.processes import run_workers
+from toolkit.parity.request.build import job_of, workers_of
+from toolkit.parity.request.request import GateRequest
 
 
 def record_pair(request: GateRequest, folder: Path, console: Console) -> None:

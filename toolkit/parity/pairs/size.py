@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from toolkit.errors import Inconclusive
 from toolkit.machine.memory import format_gigabytes
 from toolkit.parity.job.pair import ParameterFacts
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.stretch import IDLE, most_memory
+from toolkit.parity.request.request import GateRequest
+from toolkit.parity.request.stretch import IDLE, most_memory
 
-#: From so many parameters on, a pair is large: less of it is compared (:attr:`.job.Job.brief`), one process after the
-#: other, without all gradients at once.
+#: A pair with at least this many parameters is large: less of it is compared
+#: (:attr:`~toolkit.parity.job.job.Job.brief`), one process after the other, without all gradients at once.
 LARGE_ABOVE = 3 * 10**7
 #: Bytes of each parameter: of a large pair in the larger process, which holds it in float32 and float64 at once while
 #: it is built (2.0 GB seen with 1.0 * 10^8 of them); else in both together (5.6 GB seen with 4.6 * 10^7).

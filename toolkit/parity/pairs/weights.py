@@ -1,4 +1,4 @@
-"""Weights for a user's model that do not hide a fault, of the kinds of :mod:`toolkit.parity.job.synthetic`.
+"""Weights for a user's model that do not hide a fault, of the kinds of :mod:`toolkit.parity.inputs.synthetic`.
 
 The role of a parameter follows from its initial values: if all are equal, it is a norm's gain or a bias. A matrix keeps
 the spread of its initial values.
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from models.port.weights import make_generator
+from toolkit.parity.inputs.synthetic import KINDS, make_students_t, randomize_constants
 from toolkit.parity.job.pair import ParameterFacts
-from toolkit.parity.job.synthetic import KINDS, make_students_t, randomize_constants
 
 #: Layers whose matrices ``large-gains`` makes wider.
 MAPS = ("linear", "conv")

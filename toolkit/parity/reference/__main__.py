@@ -1,6 +1,6 @@
 """``python -m toolkit.parity.reference TASK JOB...``: run a task of the reference's worker in each job folder.
 
-:mod:`toolkit.parity.job.files` describes the files of a job folder.
+:mod:`toolkit.parity.exchange.files` describes the files of a job folder.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from types import ModuleType
 
 from models import collector
 from toolkit.machine.heap import keep_freed_memory
-from toolkit.parity.job import files, user_code, worker
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Execution, ReferenceResult
+from toolkit.parity.job import user_code
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE, TRAJECTORY
-from toolkit.parity.job.results import Execution, ReferenceResult
+from toolkit.parity.processes import worker
 from toolkit.parity.reference.imports import hide_packages
 
 collector.skip_collection_at_exit()

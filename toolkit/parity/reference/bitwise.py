@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import ReferenceResult
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import ReferenceResult
 from toolkit.parity.reference.points import keep_nothing
 from toolkit.parity.reference.step import make_step
 

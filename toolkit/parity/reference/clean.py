@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from toolkit.parity.job.results import SATURATED_BELOW
+from toolkit.parity.exchange.results import SATURATED_BELOW
 from toolkit.parity.reference.recorder import set_attribute
 
 

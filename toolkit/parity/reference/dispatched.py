@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from toolkit.parity.job.results import Fingerprints
+from toolkit.parity.exchange.results import Fingerprints
 from toolkit.parity.measure.fingerprint import Fingerprint, take_fingerprint
 from toolkit.parity.reference.points import values_of
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.masked_scores import split_masked_scores

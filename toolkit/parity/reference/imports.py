@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from models import collector
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
 
 #: Names of packages that transformers uses only for assisted generation. The import of sklearn takes a second.
 UNUSED = ("sklearn",)

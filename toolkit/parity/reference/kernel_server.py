@@ -1,8 +1,8 @@
 """``python -m toolkit.parity.reference.kernel_server JOB PIPE``: the reference's basic kernels as a server.
 
-The server uses the reference's settings. It answers requests (:mod:`toolkit.parity.job.kernel_messages`) on the open
-pipe with this number until the other side closes the pipe. It keeps no state between requests. Autograd computes the
-backward of a kernel.
+The server uses the reference's settings. It answers requests (:mod:`toolkit.parity.exchange.kernel_messages`) on the
+open pipe with this number until the other side closes the pipe. It keeps no state between requests. Autograd computes
+the backward of a kernel.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
-from toolkit.parity.job import files
-from toolkit.parity.job.kernel_messages import receive, send
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.kernel_messages import receive, send
 from toolkit.parity.reference.clean import ExactNormalizer
 from toolkit.parity.reference.environment import set_up
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Note, OwnLoss, ReferenceResult
+from toolkit.parity.exchange.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Note, OwnLoss, ReferenceResult
-from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.latest import LastMeasurement

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from toolkit.parity.exchange.tensor_file import are_one
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.tensor_file import are_one
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.latest import LastMeasurement

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toolkit.parity.job.results import OwnLoss
+from toolkit.parity.exchange.results import OwnLoss
 from toolkit.parity.measure.updates import IGNORED_LABEL
 from toolkit.parity.reference.class_weights import weighted_loss
 

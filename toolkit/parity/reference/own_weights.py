@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from toolkit.parity.job import files
-from toolkit.parity.job.files import POSITIONS
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.files import POSITIONS
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.initial_values import NUM_MODELS, sample_values
 from toolkit.parity.reference.lora import adapt_model, initialize_adapters

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from toolkit.parity.exchange.tensor_file import SpilledTensors
 from toolkit.parity.job.outputs import parts_of
-from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 from toolkit.parity.reference.points import Keep, Points, to_numpy, values_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.reference.noise import measure_noise
 from toolkit.parity.reference.points import keep_nothing

@@ -22,10 +22,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import RoundedConstants
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import RoundedConstants
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.reference.clean import calling_line
 from toolkit.parity.reference.noise import measure_runs

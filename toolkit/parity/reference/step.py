@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Note, ReferenceFacts
+from toolkit.parity.exchange.tensor_file import SpilledTensors, TensorFile
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Note, ReferenceFacts
-from toolkit.parity.job.tensor_file import SpilledTensors, TensorFile
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import (
     FINAL_LOSS,

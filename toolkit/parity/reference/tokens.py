@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from toolkit.parity.exchange.results import ReferenceResult, Tokens
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job, TokenizerJob
-from toolkit.parity.job.results import ReferenceResult, Tokens
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:

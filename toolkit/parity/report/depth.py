@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from toolkit.parity.exchange.results import CandidateResult, ReferenceResult
 from toolkit.parity.job.family import family
-from toolkit.parity.job.results import CandidateResult, ReferenceResult
 from toolkit.parity.judge.bounds import is_measured, largest_noise
 
 #: Matches the end of the name of a layer's output.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from toolkit.parity.exchange.results import Place
 from toolkit.parity.followup.functions import INPUT
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace, describe_operation, first_faulty_operation
-from toolkit.parity.job.results import Place
 from toolkit.parity.judge.culprit import is_of_part, is_of_recomputing, recomputing_at_fault
 from toolkit.parity.judge.findings import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.judge.updates import describe_wrong_parameters, update_number

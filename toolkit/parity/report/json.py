@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit.parity.job.records import as_json
-from toolkit.parity.job.results import ReferenceResult
+from toolkit.parity.exchange.records import as_json
+from toolkit.parity.exchange.results import ReferenceResult
 from toolkit.parity.judge import notes
 from toolkit.parity.judge.bounds import Comparison, is_measured, largest_noise
 from toolkit.parity.measure.evaluation import name_in_step

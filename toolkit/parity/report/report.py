@@ -10,14 +10,14 @@ from pathlib import Path
 from models.families import FAMILIES
 from toolkit.errors import UserError
 from toolkit.files.ownership import is_gate_file, is_run_report, remove_gate_file
+from toolkit.parity.exchange.results import CandidateResult, Place, ReferenceResult, Training
 from toolkit.parity.followup.attribution import Substitution, describe_inaccurate_operation
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult, Training
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.report.headline import Headline, choose_headline
+from toolkit.parity.request.request import GateRequest
 
 #: Names of the reports for programs, for a CI system and for people, and of the report of ``parity bitwise``.
 JSON, JUNIT, PAGE, BITWISE = "parity.json", "junit.xml", "parity.html", "bitwise.json"

@@ -14,12 +14,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from toolkit.parity.exchange.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.followup import remeasure
 from toolkit.parity.followup.constants import with_rounded_constants
-from toolkit.parity.job.build import scratch_job, workers_of
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.judge.accepted import pattern_of
 from toolkit.parity.judge.bounds import compare
 from toolkit.parity.judge.verdict import judge
@@ -27,6 +24,9 @@ from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants.change import CHANGE, weight_change_name
 from toolkit.parity.pairs.prepare import prepare_job
+from toolkit.parity.processes.processes import run_workers
+from toolkit.parity.request.build import scratch_job, workers_of
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials.mutation import check_port
 
 #: Smallest relative change of a matrix that the gate must catch; smallest relative change of a gradient that it must

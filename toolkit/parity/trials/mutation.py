@@ -21,17 +21,20 @@ from safetensors.numpy import save_file
 from models.families import part
 from toolkit.errors import UserError
 from toolkit.machine.scratch import scratch_folder
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import (
+    CandidateResult,
+    ForcedInputResult,
+    PortResult,
+    ReferenceResult,
+    read_results,
+)
 from toolkit.parity.followup import precision, remeasure, trace
 from toolkit.parity.followup.constants import with_rounded_constants
-from toolkit.parity.job import files
-from toolkit.parity.job.build import workers_of
+from toolkit.parity.inputs.synthetic import SyntheticWeights, random_batch
+from toolkit.parity.inputs.texts import LAYOUTS
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import CandidateResult, ForcedInputResult, PortResult, ReferenceResult, read_results
-from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
-from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.bounds import UNINFORMATIVE, UNIT
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import OF_RECOMPUTING, Verdict
@@ -50,7 +53,10 @@ from toolkit.parity.mutants import (
 from toolkit.parity.mutants.generic import HARMLESS, NOT_USED
 from toolkit.parity.mutants.shared import CLASS_WEIGHTS, LABEL_SMOOTHING, LORA, OPTIMIZERS
 from toolkit.parity.pairs.prepare import prepare_job
+from toolkit.parity.processes.processes import run_workers
 from toolkit.parity.report.report import short_name
+from toolkit.parity.request.build import workers_of
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials import pair_faults
 from toolkit.recipe.keys import OPTIMIZER_KEYS
 from toolkit.terminal.dotted import Dotted

@@ -12,16 +12,16 @@ from rich.console import Console
 
 from toolkit.errors import UserError
 from toolkit.machine.scratch import scratch_folder
+from toolkit.parity.exchange import files
 from toolkit.parity.followup.trace import OperationTrace
-from toolkit.parity.job import files
-from toolkit.parity.job.build import workers_of
+from toolkit.parity.inputs.synthetic import KINDS
 from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.job.pair import DESCRIBE
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import KINDS
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.pairs.describe import match_sides, run_sides, weights_of, write_pair
 from toolkit.parity.pairs.weights import make_weights
+from toolkit.parity.request.build import workers_of
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials.choices import choose_values, make_chooser
 from toolkit.parity.trials.sweep import TRAINING as RUN_TRAINING
 from toolkit.parity.trials.sweep import judge_jobs

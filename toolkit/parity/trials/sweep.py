@@ -15,20 +15,20 @@ from rich.text import Text
 
 from models.families import part
 from toolkit.machine.scratch import scratch_folder
+from toolkit.parity.exchange.results import read_results
 from toolkit.parity.followup import trace
 from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.followup.precision import DTYPE, is_judged, judge_operations
 from toolkit.parity.followup.remeasure import remeasure_near_bounds
 from toolkit.parity.followup.trace import OperationTrace
-from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.inputs.synthetic import KINDS, SyntheticWeights, random_batch, randomize_constants
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import TrainingSettings
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import read_results
-from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch, randomize_constants
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.verdict import judge
+from toolkit.parity.processes.processes import run_workers
+from toolkit.parity.request.build import workers_of, write_request
+from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials.choices import choose_values, make_chooser
 
 #: Number of gates whose jobs the two workers run before their outcomes are printed.

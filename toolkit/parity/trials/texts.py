@@ -1,7 +1,7 @@
 """Search for texts that the port's tokenizer encodes differently from the reference's.
 
-Texts are drawn at random (:func:`toolkit.parity.job.tokenizer_texts.random_texts`). They are short, so all parts of a
-text can be tried at once. The shortest part that still shows the difference is reported.
+Texts are drawn at random (:func:`toolkit.parity.inputs.tokenizer_texts.random_texts`). They are short, so all parts of
+a text can be tried at once. The shortest part that still shows the difference is reported.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from toolkit.parity.job import files
-from toolkit.parity.job.build import job_of, make_sides, scratch_job, workers_of
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import CandidateResult, ReferenceResult, read_results
+from toolkit.parity.inputs.tokenizer_texts import parts_of, random_texts
 from toolkit.parity.job.job import TokenizerJob
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
-from toolkit.parity.job.tokenizer_texts import parts_of, random_texts
 from toolkit.parity.judge.tokens import describe_difference, find_differing_texts
+from toolkit.parity.processes.processes import run_workers
 from toolkit.parity.report.headline import describe_place
 from toolkit.parity.report.terminal import print_verdict
+from toolkit.parity.request.build import job_of, make_sides, scratch_job, workers_of
+from toolkit.parity.request.request import GateRequest
 
 #: Task of both workers that only runs the tokenizer.
 TASK = "tokens"

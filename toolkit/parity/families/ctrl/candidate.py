@@ -15,7 +15,7 @@ from models.ctrl.modeling import CTRLLMHeadModel
 from toolkit.parity.candidate.places import decoding_places, line_of, place_of_code
 from toolkit.parity.candidate.ported import PortedStep
 from toolkit.parity.candidate.step import Measure
-from toolkit.parity.job.results import Place
+from toolkit.parity.exchange.results import Place
 from toolkit.parity.measure.evaluation import DECODING, name_in_run, split_for_decoding
 from toolkit.parity.measure.naming import append_number
 

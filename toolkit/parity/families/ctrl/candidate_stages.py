@@ -1,4 +1,4 @@
-"""Runs CTRL's port stage by stage (:mod:`toolkit.parity.job.stages`), for models larger than memory.
+"""Runs CTRL's port stage by stage (:mod:`toolkit.parity.exchange.stages`), for models larger than memory.
 
 A stage is the embedding, a layer, or the head, in the forward or the backward. The parts are the port's own classes and
 functions. Only the loop over the layers is here.
@@ -29,13 +29,13 @@ from toolkit.machine.heap import allocate_mapped_zeros, return_large_blocks
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import apply_signs, first_tensor, values_of, watch
+from toolkit.parity.exchange import files, stages
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.results import Place
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.families.ctrl.candidate import TABLE as POSITIONS
 from toolkit.parity.families.ctrl.candidate import table_place
-from toolkit.parity.job import files, stages
-from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Place
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import PIECE, ROWS
 from toolkit.parity.measure.naming import ModuleStack
 

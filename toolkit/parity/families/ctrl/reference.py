@@ -13,7 +13,7 @@ import torch
 from transformers import CTRLConfig
 from transformers.models.ctrl import modeling_ctrl
 
-from toolkit.parity.job.results import Note
+from toolkit.parity.exchange.results import Note
 from toolkit.parity.measure.evaluation import DECODING, name_in_run, split_for_decoding
 from toolkit.parity.measure.naming import ModuleStack, append_number
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_numpy

@@ -1,4 +1,4 @@
-"""Runs CTRL's reference stage by stage (:mod:`toolkit.parity.job.stages`), for models larger than memory.
+"""Runs CTRL's reference stage by stage (:mod:`toolkit.parity.exchange.stages`), for models larger than memory.
 
 A stage is the embedding, a layer, or the head, in the forward or the backward. All parts are the reference's own: its
 embedding and masks as in ``CTRLModel.forward``, its layers, and its head and loss as in ``CTRLLMHeadModel.forward``.
@@ -22,12 +22,12 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
 from toolkit.machine.heap import allocate_mapped_zeros, keep_freed_memory, return_large_blocks
+from toolkit.parity.exchange import files, stages
+from toolkit.parity.exchange.results import OwnLoss, ReferenceFacts, ReferenceResult
+from toolkit.parity.exchange.tensor_file import SpilledTensors, TensorFile
 from toolkit.parity.families.ctrl.reference import config_of, mask_notes, masked_scores_rounded_otherwise, own_mask
 from toolkit.parity.families.ctrl.stage_names import SHOWN
-from toolkit.parity.job import files, stages
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import OwnLoss, ReferenceFacts, ReferenceResult
-from toolkit.parity.job.tensor_file import SpilledTensors, TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient

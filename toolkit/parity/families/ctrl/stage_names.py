@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from toolkit.parity.job import stages
+from toolkit.parity.exchange import stages
 
 #: Pattern of the names of published tensors: hidden states, logits and loss. Only for these, the distance between
 #: the float32 runs of both sides is measured, too.

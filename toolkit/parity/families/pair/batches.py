@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import batch_of
 

@@ -17,11 +17,11 @@ import numpy as np
 import paddle
 from paddle import _C_ops
 
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.messages import CallOrigin
 from toolkit.parity.families.pair.masks import tensors_of, with_shifted_bound
 from toolkit.parity.families.pair.replaced import calling_frame, calling_line
 from toolkit.parity.families.pair.score_limit import without_limit
-from toolkit.parity.job.handover import Sender
-from toolkit.parity.job.messages import CallOrigin
 from toolkit.parity.measure.mask_comparisons import COMPARISONS, column_of
 from toolkit.parity.measure.naming import TensorName
 

@@ -18,6 +18,10 @@ from paddle import nn
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure, OnLeave, Step, first_tensor
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.handover import Sender
+from toolkit.parity.exchange.results import CandidateFacts, Place
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.families.pair import buffers, calls, choices, replaced, score_limit
 from toolkit.parity.families.pair.layout import Layout
 from toolkit.parity.families.pair.replaced import (
@@ -29,13 +33,10 @@ from toolkit.parity.families.pair.replaced import (
     keeps_double,
     use,
 )
-from toolkit.parity.job import files, outputs, user_code
+from toolkit.parity.job import outputs, user_code
 from toolkit.parity.job.buffers import hide_initial_infinities, restore_initial_infinities
-from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import CHOICES, RANDOM, OutputOrder, PairMap
-from toolkit.parity.job.results import CandidateFacts, Place
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import RUNS, WHOLE
 from toolkit.parity.measure.naming import TensorName, append_number
 from toolkit.parity.measure.updates import scale_gradient

@@ -14,13 +14,14 @@ import paddle
 from paddle import nn
 
 from toolkit.parity.candidate.step import first_tensor, paths_of, watch
+from toolkit.parity.exchange import files
 from toolkit.parity.families.pair import calls
 from toolkit.parity.families.pair.batches import write_batches
 from toolkit.parity.families.pair.buffers import facts_of, values_of
 from toolkit.parity.families.pair.candidate import as_tensors, built, computed
 from toolkit.parity.families.pair.masks import MaskWatch
 from toolkit.parity.families.pair.replaced import LIBRARIES, DrawsInOrder, use
-from toolkit.parity.job import files, user_code
+from toolkit.parity.job import user_code
 from toolkit.parity.job.buffers import constant_of, may_be_drawn
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts

@@ -9,13 +9,14 @@ from typing import Any
 import paddle
 
 from toolkit.parity.candidate.places import line_of
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import Place, TrajectoryFacts
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.families.pair.batches import of_step
 from toolkit.parity.families.pair.candidate import PairStep, as_tensors
 from toolkit.parity.families.pair.replaced import dense_gradients
-from toolkit.parity.job import files, user_code
+from toolkit.parity.job import user_code
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Place, TrajectoryFacts
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.trajectory import Trajectory
 

@@ -17,8 +17,11 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig
 
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import ReferenceFacts
+from toolkit.parity.exchange.tensor_file import TensorWriter
 from toolkit.parity.families.pair.batches import write_batches
-from toolkit.parity.job import files, outputs, user_code
+from toolkit.parity.job import outputs, user_code
 from toolkit.parity.job.buffers import constant_of, hide_initial_infinities, may_be_drawn
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import (
@@ -28,8 +31,6 @@ from toolkit.parity.job.pair import (
     PairMap,
     ParameterFacts,
 )
-from toolkit.parity.job.results import ReferenceFacts
-from toolkit.parity.job.tensor_file import TensorWriter
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import WHOLE
 from toolkit.parity.measure.mask_comparisons import MaskFacts

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import TrajectoryFacts
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.families.pair.batches import of_step
 from toolkit.parity.families.pair.reference import PairStep
-from toolkit.parity.job import files, user_code
+from toolkit.parity.job import user_code
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import TrajectoryFacts
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.trajectory import Trajectory, choose_elements
 from toolkit.parity.reference.noise import reorder_sums

@@ -24,7 +24,7 @@ from paddle import nn
 
 from toolkit.parity.candidate.places import display_path
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.job.handover import Sender
+from toolkit.parity.exchange.handover import Sender
 from toolkit.parity.job.pair import DrawFacts, PairMap
 from toolkit.parity.measure.evaluation import TRAINING, name_in_run
 from toolkit.parity.measure.naming import ModuleStack, TensorName

@@ -21,8 +21,8 @@ from toolkit.parity.candidate.places import decoding_places, place_of_code
 from toolkit.parity.candidate.ported import PortedStep
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure
+from toolkit.parity.exchange.results import CandidateFacts, Place
 from toolkit.parity.families.reformer.evaluated import DECODED_BUCKETS, NARROWED_HEADS, evaluation_unit, first_of_rounds
-from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.evaluation import DECODING, NARROW, WHOLE, name_in_run, split_for_decoding
 from toolkit.parity.measure.naming import TensorName, append_number
 

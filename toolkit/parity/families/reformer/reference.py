@@ -17,6 +17,8 @@ from transformers import ReformerConfig
 from transformers.modeling_outputs import TokenClassifierOutput
 from transformers.models.reformer import modeling_reformer
 
+from toolkit.parity.exchange.results import Note, ReferenceFacts
+from toolkit.parity.exchange.tensor_file import SpilledTensors
 from toolkit.parity.families.reformer.evaluated import (
     DECODED_BUCKETS,
     NARROWED_HEADS,
@@ -25,8 +27,6 @@ from toolkit.parity.families.reformer.evaluated import (
     padded_length,
 )
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Note, ReferenceFacts
-from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import DECODING, FINAL_LOSS, TRAINING, WHOLE, name_in_run, split_for_decoding
 from toolkit.parity.measure.naming import TensorName, append_number

@@ -17,9 +17,9 @@ from models.families import family as known_family
 from models.families import part
 from toolkit.errors import Inconclusive, UserError
 from toolkit.machine.memory import count_parameters, format_gigabytes, physical_memory
-from toolkit.parity.job.build import is_brief, is_streamed, shape_of, spares_memory
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.request import GateRequest
+from toolkit.parity.request.build import is_brief, is_streamed, shape_of, spares_memory
+from toolkit.parity.request.request import GateRequest
 
 #: Share of the machine's memory that a gate may take by default.
 SHARE = 0.85

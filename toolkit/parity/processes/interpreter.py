@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from models.files.another_python import code_command
 from toolkit.errors import Inconclusive, ToolkitError, UserError
 from toolkit.machine.home import expand_user_home
-from toolkit.parity.job import launch
+from toolkit.parity.processes import launch
 
 #: Names of the packages that each side needs. SentencePiece is needed only if a run's tokenizer is compared.
 REQUIRED_PACKAGES = {

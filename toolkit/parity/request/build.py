@@ -15,15 +15,15 @@ import numpy as np
 from models.operations.precision import PRODUCTS
 from toolkit.machine import runtime
 from toolkit.machine.scratch import scratch_folder
-from toolkit.parity.job import files
-from toolkit.parity.job.class_labels import contrast_labels, spread_labels_by_weight
+from toolkit.parity.exchange import files
+from toolkit.parity.inputs.class_labels import contrast_labels, spread_labels_by_weight
+from toolkit.parity.inputs.synthetic import random_batch
+from toolkit.parity.inputs.texts import FULL, MOSTLY_PADDED, layouts_of
+from toolkit.parity.inputs.tokenizer_texts import ADVERSARIAL, random_texts, texts_of_characters
 from toolkit.parity.job.family import family
 from toolkit.parity.job.job import TASKS, Job, TokenizerJob, TrainingSettings
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import random_batch
-from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
-from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, random_texts, texts_of_characters
 from toolkit.parity.measure.updates import SHARES, count_loss_terms, make_distinct_inputs
+from toolkit.parity.request.request import GateRequest
 
 #: Number of runs of the reference that measure its rounding, in addition to the run that computes R64, by dtype.
 NOISE_RUNS = {"float32": 5, "float64": 2}
@@ -58,7 +58,7 @@ def is_streamed(request: GateRequest) -> bool:
 def is_brief(request: GateRequest) -> bool:
     """Return whether the model is so large that it is compared as a whole with fewer checks.
 
-    :attr:`.job.Job.brief` lists the omitted checks.
+    :attr:`~toolkit.parity.job.job.Job.brief` lists the omitted checks.
     """
     if request.pair is not None:
         return request.pair.is_large

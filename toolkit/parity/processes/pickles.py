@@ -19,7 +19,8 @@ from toolkit.files.digest import digest_parts
 from toolkit.machine.disk import describe_missing_space, format_bytes
 from toolkit.machine.runtime import cache_folder
 from toolkit.machine.scratch import child_process
-from toolkit.parity.job import files, launch
+from toolkit.parity.exchange import files
+from toolkit.parity.processes import launch
 
 #: Version of the conversion, part of the cache key, which is increased when the conversion changes.
 VERSION = 1

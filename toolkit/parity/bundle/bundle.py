@@ -33,18 +33,18 @@ from models.families import FAMILIES, part
 from models.files.plain import UnreadableFile, read_object
 from toolkit.errors import UserError
 from toolkit.files.lossless import move_to_free_name
-from toolkit.parity.job import files
-from toolkit.parity.job.build import is_streamed, workers_of, write_request
+from toolkit.parity.bundle.left_out import hash_tensors, weights_path_of, write_weights
+from toolkit.parity.bundle.recorded import check_recorded
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.results import read_reference
+from toolkit.parity.inputs.synthetic import randomize_constants
 from toolkit.parity.job.job import SCHEMA as JOB_SCHEMA
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.left_out import hash_tensors, weights_path_of, write_weights
 from toolkit.parity.job.pair import PAIR, Description, Pair
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.recorded import check_recorded
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import read_reference
-from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure.evaluation import RUNS
+from toolkit.parity.processes.processes import run_workers
+from toolkit.parity.request.build import is_streamed, workers_of, write_request
+from toolkit.parity.request.request import GateRequest
 
 #: Value of the manifest's key ``format``.
 FORMAT = "toolkit parity reference"

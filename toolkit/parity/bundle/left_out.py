@@ -14,7 +14,7 @@ import numpy as np
 from models.files.hub import read_file_tensors, read_tensors
 from models.files.plain import UnreadableFile
 from toolkit.errors import UserError
-from toolkit.parity.job.tensor_file import TensorWriter
+from toolkit.parity.exchange.tensor_file import TensorWriter
 
 
 def weights_path_of(bundle: Path) -> Path:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
 
 #: Names of folders whose files are not hashed. Their tensors pass between the stages of a model larger than memory, and
 #: are then deleted.

@@ -22,8 +22,8 @@ from typing import TypeVar
 import numpy as np
 
 from toolkit.machine.disk import explain_write_errors
-from toolkit.parity.job import files
-from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.tensor_file import TensorFile, TensorWriter
 
 Record = TypeVar("Record")
 

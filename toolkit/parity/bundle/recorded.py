@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from toolkit.parity.exchange.results import ReferenceResult, read_reference
+from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import ReferenceResult, read_reference
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import RUNS, TRAINING

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
 from toolkit.parity.job.pair import KnownDifference
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.fingerprint import Fingerprint

@@ -22,8 +22,10 @@ from rich.console import Console
 
 from toolkit.errors import Inconclusive, UserError
 from toolkit.machine.scratch import child_process
-from toolkit.parity.job import files, handover, launch, user_code
-from toolkit.parity.job.worker import BY_USER_CODE, STACK
+from toolkit.parity.exchange import files, handover
+from toolkit.parity.job import user_code
+from toolkit.parity.processes import launch
+from toolkit.parity.processes.worker import BY_USER_CODE, STACK
 
 #: Beginning of the message about a worker that the system has killed.
 KILLED_MESSAGE = "it was killed"

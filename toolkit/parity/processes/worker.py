@@ -13,7 +13,7 @@ from pathlib import Path
 
 from models import collector
 from toolkit.errors import ToolkitError
-from toolkit.parity.job import files
+from toolkit.parity.exchange import files
 from toolkit.parity.job.user_code import UserCodeError
 from toolkit.terminal.failure import describe
 

@@ -15,8 +15,8 @@ import numpy as np
 from models.families import default_family, part
 from models.port.weights import make_generator
 from toolkit.machine.heap import allocate_mapped_zeros
+from toolkit.parity.inputs.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
 
 #: Kinds of synthetic weights (:class:`SyntheticWeights`).
 KINDS = ("random", "heavy-tailed", "large-gains")

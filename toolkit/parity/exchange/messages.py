@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.parity.job.results import CandidateFacts, Execution, Judged, Place, Tokens
+from toolkit.parity.exchange.results import CandidateFacts, Execution, Judged, Place, Tokens
 from toolkit.parity.measure.loop_accuracy import LoopCall
 
 

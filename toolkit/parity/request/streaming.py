@@ -23,11 +23,11 @@ from toolkit.files.lossless import move_to_free_name
 from toolkit.files.ownership import STREAMED_FOLDER, is_gate_file
 from toolkit.machine import disk
 from toolkit.machine.scratch import scratch_folder
-from toolkit.parity.job import files, stages
+from toolkit.parity.exchange import files, stages
+from toolkit.parity.exchange.tensor_file import TensorWriter
+from toolkit.parity.inputs.synthetic import randomize_constants
 from toolkit.parity.job.family import PortedFamily, ported
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.synthetic import randomize_constants
-from toolkit.parity.job.tensor_file import TensorWriter
 
 SIDES = ("reference", "candidate")
 

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from toolkit.parity.job.messages import BEGIN, CONTENT, END
-from toolkit.parity.job.records import text_of
+from toolkit.parity.exchange.messages import BEGIN, CONTENT, END
+from toolkit.parity.exchange.records import text_of
 from toolkit.parity.measure.error_stats import PIECE
 from toolkit.parity.measure.real_numbers import as_real
 

@@ -19,11 +19,12 @@ import numpy as np
 from toolkit.files import cache
 from toolkit.files.digest import digest_array
 from toolkit.machine import runtime
-from toolkit.parity.job import files, interpreter
+from toolkit.parity.exchange import files
+from toolkit.parity.exchange.records import as_json, from_json
+from toolkit.parity.inputs.synthetic import SyntheticWeights
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.records import as_json, from_json
-from toolkit.parity.job.synthetic import SyntheticWeights
 from toolkit.parity.job.tokenizers import files_of
+from toolkit.parity.processes import interpreter
 
 Record = TypeVar("Record")
 

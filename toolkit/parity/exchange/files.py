@@ -2,7 +2,7 @@
 
 ::
 
-    job.json             what to run (:class:`.job.Job`)
+    job.json             what to run (:class:`~toolkit.parity.job.job.Job`)
     weights.safetensors  the float32 weights, under the reference's names
     batch.safetensors    the training batch of the step
     batches.safetensors  the batch of each step of a pair's training
@@ -58,8 +58,8 @@ from safetensors.numpy import load_file, save_file
 from toolkit.files import strict_json
 from toolkit.files.digest import file_sha256 as file_sha256
 from toolkit.machine.disk import explain_write_errors
+from toolkit.parity.exchange.records import as_json, from_json, text_of
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.records import as_json, from_json, text_of
 
 Record = TypeVar("Record")
 

@@ -1,0 +1,1 @@
+"""Recorded references, and the cache of measurements."""

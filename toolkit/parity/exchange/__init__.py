@@ -1,0 +1,1 @@
+"""What the processes of a gate exchange: the job folder, tensors on disk, messages and results."""

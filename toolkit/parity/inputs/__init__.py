@@ -1,0 +1,1 @@
+"""Synthetic weights, batches and texts that reveal faults."""

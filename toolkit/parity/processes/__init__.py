@@ -1,0 +1,1 @@
+"""The processes of a gate: other Pythons, their start, their watch and their end."""
