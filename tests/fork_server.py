@@ -56,7 +56,8 @@ MODULES = {
     ),
     "reference of a pair": (
         *("toolkit.parity.reference.environment", "toolkit.parity.families.pair.reference"),
-        *("toolkit.parity.reference.measure", "transformers.generation.utils", "transformers.modeling_utils"),
+        *("toolkit.parity.families.pair.reference_description", "toolkit.parity.reference.measure"),
+        *("transformers.generation.utils", "transformers.modeling_utils"),
     ),
     "candidate": (
         *("toolkit.parity.candidate.kernel_client", "toolkit.parity.families.reformer.candidate"),

@@ -101,7 +101,7 @@ sys.meta_path.insert(0, Absent())
 for part in ("__main__", "tokens", "kernel_server"):
     __import__("toolkit.parity.reference." + part)
 for part in ("reformer.reference", "reformer.reference_tokens", "ctrl.reference", "ctrl.reference_stages",
-             "ctrl.reference_tokens", "pair.reference"):
+             "ctrl.reference_tokens", "pair.reference", "pair.reference_description", "pair.reference_trajectory"):
     __import__("toolkit.parity.families." + part)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

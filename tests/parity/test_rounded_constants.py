@@ -11,7 +11,7 @@ import torch
 from paddle.nn import functional as ported
 from torch.nn import functional as original
 
-from toolkit.parity.families.pair.reference import rounded_epsilons
+from toolkit.parity.families.pair.reference_patches import rounded_epsilons
 from toolkit.parity.reference.rounded import ConstantRounding
 
 #: Largest relative distance of the rounded reference from Paddle.

@@ -63,7 +63,7 @@ def _import_task(job: Job, task: str) -> ModuleType:
     """Import and return the module whose ``run`` computes a task of the job."""
     with hide_packages(sys.argv[2:]):
         if task == DESCRIBE:
-            return family_part(job.model, "reference")
+            return family_part(job.model, "reference_description")
         if task == TRAJECTORY:
             return family_part(job.model, "reference_trajectory")
         if task != "tokens":

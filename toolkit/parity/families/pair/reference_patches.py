@@ -1,0 +1,170 @@
+"""Replaces functions of torch and transformers while a user's module is built or runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from transformers import PretrainedConfig
+
+from toolkit.parity.reference.recorder import Recorder, set_attribute
+from toolkit.parity.reference.rounded import EXACT_EPSILONS
+
+#: Names of torch's norm functions whose counterparts in Paddle keep the epsilon in float32.
+HELD_IN_FLOAT32 = ("layer_norm", "batch_norm", "instance_norm", "rms_norm")
+
+
+#: Dtypes with fewer digits than float64.
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@contextlib.contextmanager
+def computing_in(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default dtype inside the ``with`` block.
+
+    If it is float64, code that asks for fewer digits also gets float64 (:class:`KeepsDouble`).
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with KeepsDouble() if dtype == torch.float64 else contextlib.nullcontext():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class KeepsDouble(TorchFunctionMode):
+    """Replaces narrower dtypes by float64 in calls of torch functions inside the ``with`` block.
+
+    Examples are ``x.to(torch.float32)``, ``positions.float()``, ``softmax(x, dtype=torch.float32)`` and
+    ``torch.arange(n, dtype=torch.float32)``.
+    """
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        """Call a torch function with float64 instead of narrower dtypes."""
+        kwargs = kwargs or {}
+        if function in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
+            return args[0].double()
+        if function is torch.Tensor.view:  # it reinterprets the bytes of a checkpoint's file and rounds nothing
+            return function(*args, **kwargs)
+        args = tuple(torch.float64 if one in NARROW else one for one in args) if _has_dtype(args) else args
+        if kwargs.get("dtype") in NARROW:
+            kwargs = {**kwargs, "dtype": torch.float64}
+        return function(*args, **kwargs)
+
+
+def _has_dtype(arguments: tuple) -> bool:
+    """Return whether positional arguments include a dtype with fewer digits than float64."""
+    return any(isinstance(one, torch.dtype) and one in NARROW for one in arguments)
+
+
+@contextlib.contextmanager
+def eager_attention() -> Iterator[None]:
+    """Let each configuration of transformers that is created inside the ``with`` block select eager attention."""
+    original = PretrainedConfig.__init__
+
+    def make(self: PretrainedConfig, *args: Any, **keys: Any) -> None:
+        original(self, *args, **{"attn_implementation": "eager", **keys})
+
+    undo = set_attribute(PretrainedConfig, "__init__", make)
+    try:
+        yield
+    finally:
+        undo()
+
+
+@contextlib.contextmanager
+def rounded_epsilons() -> Iterator[None]:
+    """Round the epsilons of torch's norm functions to float32 inside the ``with`` block.
+
+    Paddle's kernels keep their epsilons in float32 in every dtype, except for group norm. The float32 number nearest to
+    1e-5 has a relative error of 2.5e-8. In float64, this changes an output by a relative 1e-13. Every port has this
+    difference, and no author can fix it.
+    """
+    owner = nn.functional
+    undo = [set_attribute(owner, name, _with_rounded_epsilon(getattr(owner, name))) for name in HELD_IN_FLOAT32]
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+def _with_rounded_epsilon(norm_function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a norm function of torch with its ``eps`` argument rounded to float32."""
+    signature = inspect.signature(norm_function)
+
+    @functools.wraps(norm_function)
+    def call(*args: Any, **options: Any) -> torch.Tensor:
+        call_arguments = signature.bind(*args, **options)
+        call_arguments.apply_defaults()
+        epsilon = call_arguments.arguments["eps"]
+        if epsilon is not None:
+            rounded_epsilon = float(np.float32(epsilon))
+            if epsilon != rounded_epsilon:  # a norm that calls another norm passes on the rounded number
+                EXACT_EPSILONS[rounded_epsilon] = epsilon
+            call_arguments.arguments["eps"] = rounded_epsilon
+        return norm_function(*call_arguments.args, **call_arguments.kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def changed_functions(recorder: Recorder) -> Iterator[None]:
+    """Replace functional ReLU and attention of torch inside the ``with`` block.
+
+    ReLU called as a function takes R64's signs, like the module. Attention is computed step by step, so that its
+    dropout is one of the recorded draws.
+
+    Args:
+        recorder: recorder of the run.
+    """
+
+    def relu(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+        return recorder._relu(x)
+
+    undo = [
+        set_attribute(nn.functional, "relu", relu),
+        set_attribute(torch, "relu", relu),
+        set_attribute(torch.Tensor, "relu", relu),
+        set_attribute(nn.functional, "scaled_dot_product_attention", attention),
+    ]
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Return the attention of a query, as the documentation of ``scaled_dot_product_attention`` defines it.
+
+    The shapes and arguments are the same as in torch: query (..., H, L, E), key (..., H, S, E), value (..., H, S, Ev).
+    """
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    if attn_mask is not None:
+        is_bool = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
+    return nn.functional.dropout(scores.softmax(-1), dropout_p, dropout_p > 0) @ value
