@@ -305,19 +305,19 @@ def _spell_symbol(symbol: str) -> str:
     return symbol.removesuffix(WORD_END) if symbol.endswith(WORD_END) else symbol + CONTINUES
 
 
-def _learn_merges(words: Counter[str], characters: list[str], max_merges: int) -> list[tuple[str, str]]:
+def _learn_merges(unique_words: Counter[str], characters: list[str], max_merges: int) -> list[tuple[str, str]]:
     """Return the pairs that byte-pair encoding merges, the most frequent first (Sennrich et al. 2016, section 3.2).
 
     Pairs with a line break or a rare character are skipped. A pair whose piece would be spelled like another piece is
     skipped, too (``a@`` inside a word is written as ``a@@``). Equally frequent pairs are merged in alphabetical order.
 
     Args:
-        words: number of occurrences of each word.
+        unique_words: number of occurrences of each word.
         characters: characters that may be merged.
         max_merges: maximum number of merges.
     """
-    words_as_symbols = [_split_characters(word) for word in words]
-    word_counts = list(words.values())
+    words_as_symbols = [_split_characters(word) for word in unique_words]
+    word_counts = list(unique_words.values())
     symbols = {*characters, *(character + WORD_END for character in characters)}
     pieces = {"<unk>", *map(_spell_symbol, symbols)}
     pair_counts: Counter[tuple[str, str]] = Counter()

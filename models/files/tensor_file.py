@@ -33,16 +33,16 @@ TYPES: dict[np.dtype, str] = {
 }
 
 
-def header_entry(dtype: np.dtype, shape: Sequence[int], start: int) -> dict[str, Any]:
+def header_entry(array_dtype: np.dtype, shape: Sequence[int], start: int) -> dict[str, Any]:
     """Return the entry of a tensor in the header.
 
     Args:
-        dtype: dtype of the tensor, one of :data:`TYPES`.
+        array_dtype: dtype of the tensor, one of :data:`TYPES`.
         shape: shape of the tensor.
         start: offset of the values from the end of the header, in bytes.
     """
-    end = start + dtype.itemsize * math.prod(shape)
-    return {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    end = start + array_dtype.itemsize * math.prod(shape)
+    return {"dtype": TYPES[array_dtype], "shape": list(shape), "data_offsets": [start, end]}
 
 
 def encode_header(entries: Mapping[str, Any], min_bytes: int = 0) -> bytes:

@@ -135,14 +135,14 @@ class Fields:
             name: [other for other, of_other, _ in self._arrays if of_other == field] for name, field, _ in self._arrays
         }
 
-    def pack(self, arguments: Mapping[str, Any]) -> tuple[bytes, dict[str, paddle.Tensor]]:
+    def pack(self, values: Mapping[str, Any]) -> tuple[bytes, dict[str, paddle.Tensor]]:
         """Check arguments and pack them.
 
         An array without a tensor is allocated, with the shape of the first tensor that has the same declaration, or
         with the sizes of its axes. The size of an axis is 1 if no argument has it.
 
         Args:
-            arguments: a tensor, number or :class:`Table` for each field, by name; sizes of axes that no tensor has.
+            values: a tensor, number or :class:`Table` for each field, by name; sizes of axes that no tensor has.
 
         Returns:
             The packed arguments; and the tensors, by name, which must live as long as these.
@@ -150,10 +150,10 @@ class Fields:
         Raises:
             ValueError: a tensor does not have the declared dtype and shape, or two tensors disagree about an axis.
         """
-        sizes = self._numeric_axes | {axis: arguments[axis] for axis in self.axes if axis in arguments}
+        sizes = self._numeric_axes | {axis: values[axis] for axis in self.axes if axis in values}
         tensors: dict[str, paddle.Tensor] = {}
         for name, field, dtype in self._arrays:
-            tensor = arguments.get(name)
+            tensor = values.get(name)
             if tensor is not None:
                 tensors[name] = tensor.contiguous()
                 shape, rank = tensor.shape, len(field.shape)
@@ -177,9 +177,9 @@ class Fields:
                     tensors[name] = paddle.empty(similar or [sizes[axis] for axis in field.shape], field.dtype)
                 numbers.append(tensors[name].data_ptr() if name in tensors else 0)
             elif field.dtype in DTYPES:
-                numbers.append(arguments[name])
+                numbers.append(values[name])
             else:
-                numbers += [arguments[name].address, arguments[name].num_records]
+                numbers += [values[name].address, values[name].num_records]
         return self._struct.pack(*numbers), tensors
 
 

@@ -209,20 +209,23 @@ def _open_trusted_folder(folder: Path) -> int:
 
 
 def _open_trusted(
-    path: str | Path, folder: int | None = None, flags: int = 0, forbidden_bits: int = stat.S_IWGRP | stat.S_IWOTH
+    path: str | Path,
+    folder_descriptor: int | None = None,
+    flags: int = 0,
+    forbidden_bits: int = stat.S_IWGRP | stat.S_IWOTH,
 ) -> int:
     """Open a path to read it; do not follow a link or wait for a pipe.
 
     Args:
-        path: file or folder to open, relative to ``folder``.
-        folder: descriptor of an open folder.
+        path: file or folder to open, relative to `folder_descriptor`.
+        folder_descriptor: descriptor of an open folder.
         flags: further flags of :func:`os.open`.
         forbidden_bits: permission bits that the file or folder must not have.
 
     Raises:
         OSError: the path is a link, has one of these bits, or belongs to neither this user nor root.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder_descriptor)
     status = os.fstat(descriptor)
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & forbidden_bits:
         os.close(descriptor)

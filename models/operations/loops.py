@@ -48,15 +48,15 @@ _free_bytes = types.ExternalFunction("free", types.void(types.int64))
 # -- the unpacking of arguments
 
 
-def _define_cast(source: types.Type, target: types.Type, instruction: str) -> Callable:
+def _define_cast(source_type: types.Type, target_type: types.Type, instruction: str) -> Callable:
     """Return a function for loops that casts a value by an instruction of LLVM."""
 
     @intrinsic
     def cast(context, value):
         def code(context, builder, signature, arguments):
-            return getattr(builder, instruction)(arguments[0], context.get_value_type(target))
+            return getattr(builder, instruction)(arguments[0], context.get_value_type(target_type))
 
-        return target(source), code
+        return target_type(source_type), code
 
     return cast
 

@@ -257,9 +257,9 @@ class _CsvLines:
         has_stray_return: whether the current line ends with only a carriage return and the first line does not.
     """
 
-    def __init__(self, file: Iterable[str]) -> None:
+    def __init__(self, lines: Iterable[str]) -> None:
         self.has_ended = self.has_stray_return = False
-        self._file = file
+        self._file = lines
 
     def __iter__(self) -> Iterator[str]:
         old_mac = None

@@ -108,11 +108,11 @@ def default_column_names(count: int) -> list[str]:
 
 
 def _name_values(
-    row: list[Any], columns: Sequence[str], row_error: Callable[[str], UnreadableFile]
+    values: list[Any], columns: Sequence[str], row_error: Callable[[str], UnreadableFile]
 ) -> tuple[dict[str, Any], str]:
-    if len(row) != len(columns):
-        raise row_error(f"has {len(row)} values and {len(columns)} columns are named ({', '.join(columns)})")
-    named_row = dict(zip(columns, row, strict=True))
+    if len(values) != len(columns):
+        raise row_error(f"has {len(values)} values and {len(columns)} columns are named ({', '.join(columns)})")
+    named_row = dict(zip(columns, values, strict=True))
     return named_row, json.dumps(named_row, ensure_ascii=False)
 
 

@@ -110,28 +110,28 @@ def _hash_file_state(path: Path, _size: int, _time: int) -> str:
     return file_sha256(path)
 
 
-def _convert_checkpoint(weights: Path, config: Path, target: Path) -> None:
+def _convert_checkpoint(weights_path: Path, config_path: Path, target: Path) -> None:
     """Convert a PaddleNLP checkpoint to the layout of Hugging Face in the folder ``target``.
 
     Args:
-        weights: the ``.pdparams`` file.
-        config: the configuration file of PaddleNLP.
+        weights_path: the ``.pdparams`` file.
+        config_path: the configuration file of PaddleNLP.
         target: an existing folder, which gets safetensors and ``config.json``.
 
     Raises:
         UnreadableFile: one of the files cannot be read or is not of a family of this project.
     """
-    arrays = read_pdparams(weights)
+    arrays = read_pdparams(weights_path)
     try:
-        hf_keys = convert_config(read_object(config), arrays)
+        hf_keys = convert_config(read_object(config_path), arrays)
     except UnreadableFile:
         raise
     except ValueError as error:
-        raise UnreadableFile(config, f"is not of a model that can be used: {error}") from None
+        raise UnreadableFile(config_path, f"is not of a model that can be used: {error}") from None
     try:
         _write_safetensors(convert_tensors(arrays, hf_keys), target)
     except ValueError as error:
-        raise UnreadableFile(weights, f"holds weights that cannot be used: {error}") from None
+        raise UnreadableFile(weights_path, f"holds weights that cannot be used: {error}") from None
     (target / "config.json").write_text(json.dumps(hf_keys, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -139,8 +139,8 @@ def _count_titles(head: Sequence[tuple[int, list[str]]]) -> int:
     return num_above if is_apart or are_small else 0
 
 
-def _has_column_names(row: Sequence[str], columns: Sequence[str] | None) -> bool:
-    return columns is not None and [name.strip() for name in row] == [name.strip() for name in columns]
+def _has_column_names(cells: Sequence[str], columns: Sequence[str] | None) -> bool:
+    return columns is not None and [name.strip() for name in cells] == [name.strip() for name in columns]
 
 
 def _read_lines(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:

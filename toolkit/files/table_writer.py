@@ -256,8 +256,8 @@ def _output_schema(table: Table, added_types: Mapping[str, type]) -> pa.Schema:
 class _ParquetWriter:
     formulas = 0
 
-    def __init__(self, file: pq.ParquetWriter) -> None:
-        self._file = file
+    def __init__(self, parquet_writer: pq.ParquetWriter) -> None:
+        self._file = parquet_writer
 
     def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
         column_types = self._file.schema.types

@@ -109,21 +109,21 @@ class ArrowRows(Rows):
         return self.batch.columns
 
 
-def build_array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
+def build_array(values: Sequence[Any], arrow_type: pa.DataType | None = None) -> pa.Array:
     """Return values as an Arrow array; values of :data:`MIXED_TYPE` are stored as JSON text.
 
     Lone surrogates are replaced, and integers beyond 64 bits are rounded.
     """
-    if kind is not None and kind == MIXED_TYPE:
+    if arrow_type is not None and arrow_type == MIXED_TYPE:
         values = [None if value is None else json.dumps(_replace_unstorable(value)) for value in values]
     try:
-        return pa.array(values, kind)
+        return pa.array(values, arrow_type)
     except (UnicodeEncodeError, OverflowError, pa.ArrowInvalid):
-        return pa.array(_replace_unstorable(list(values)), kind)
+        return pa.array(_replace_unstorable(list(values)), arrow_type)
     except (pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        if kind is None or not pa.types.is_struct(kind):
+        if arrow_type is None or not pa.types.is_struct(arrow_type):
             raise
-        fields = [kind.field(index) for index in range(kind.num_fields)]
+        fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
         field_arrays = [
             build_array([(value or {}).get(field_type.name) for value in values], field_type.type)
             for field_type in fields
@@ -467,8 +467,8 @@ def _read_chunks(path: Path, kind: str, layout: Layout, json_columns: Sequence[s
             yield Rows(1, header, [], None)
 
 
-def _count_characters(row: Sequence[str]) -> int:
-    return sum(map(len, row))
+def _count_characters(cells: Sequence[str]) -> int:
+    return sum(map(len, cells))
 
 
 def _group_rows(rows: Iterable[Any], size_of: Callable[[Any], int]) -> Iterator[tuple[int, list[Any]]]:

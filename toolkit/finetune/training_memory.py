@@ -168,6 +168,6 @@ def _activations(model: str, config: Mapping[str, Any], length: int, backward: s
     return AGAIN * max(layers) + between * length * schema.hidden_width(config)
 
 
-def amount(size: float) -> str:
+def amount(num_bytes: float) -> str:
     """Format a number of bytes, in GB, or in MB below one GB."""
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB"
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.0f} MB"

@@ -180,8 +180,8 @@ def compare_logits(port: PortLogits, exported_outputs: Sequence[Sequence[np.ndar
     return Difference(texts=int(keep_mask.sum()), left_out=int((~keep_mask).sum()), **largest)
 
 
-def _compare_output(float32: np.ndarray, float64: np.ndarray, output: np.ndarray) -> dict[str, float]:
-    (rms, max_difference), scale = _rms_and_max(output - float32), _rms_and_max(float64)
+def _compare_output(float32: np.ndarray, float64: np.ndarray, port_output: np.ndarray) -> dict[str, float]:
+    (rms, max_difference), scale = _rms_and_max(port_output - float32), _rms_and_max(float64)
     rms_bound, max_bound = float32_bounds(_rms_and_max(float32 - float64), scale)
     return {"rms": rms, "rms_bound": rms_bound, "max": max_difference, "max_bound": max_bound, "logits_rms": scale[0]}
 

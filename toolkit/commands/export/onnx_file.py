@@ -71,12 +71,12 @@ def convert_to_onnx(graph: Path, target: Path) -> None:
         raise ConversionError(f"--format onnx: Paddle2ONNX cannot convert this model: {failure_reason(output)}")
 
 
-def failure_reason(output: str) -> str:
+def failure_reason(converter_output: str) -> str:
     """Return the reason of a failure from the output of Paddle2ONNX, in one line."""
-    operators = re.findall(r"(?:operator|op)s?[^\n]*?\b((?:pd_op|custom_op|cf)\.\w+)", output)
+    operators = re.findall(r"(?:operator|op)s?[^\n]*?\b((?:pd_op|custom_op|cf)\.\w+)", converter_output)
     if operators:
         return f"it has no operator for {', '.join(dict.fromkeys(operators))}"
-    lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
+    lines = [" ".join(line.split()) for line in converter_output.splitlines() if line.strip()]
     error_lines = [line for line in lines if re.search(r"error|not support|fail", line, re.IGNORECASE)]
     return (error_lines or lines or ["it says nothing"])[-1][:300]
 

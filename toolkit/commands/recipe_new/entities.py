@@ -47,10 +47,12 @@ def _first_rows(data_files: DataFiles) -> Any:
     return flatten_columns(data_files.rows.select(range(min(JUDGED_ROWS, len(data_files.rows)))))
 
 
-def _list_column_pairs(first: Any) -> Iterator[tuple[str, str]]:
+def _list_column_pairs(first_rows: Any) -> Iterator[tuple[str, str]]:
     """Yield pairs of a text column and a list column; columns that are named after entities come first."""
-    ordered_names = sorted(first.column_names, key=lambda name: not ("ner" in name.lower() or "entit" in name.lower()))
-    labels = [name for name in ordered_names if any(map(_is_list, first[name]))]
+    ordered_names = sorted(
+        first_rows.column_names, key=lambda name: not ("ner" in name.lower() or "entit" in name.lower())
+    )
+    labels = [name for name in ordered_names if any(map(_is_list, first_rows[name]))]
     return ((text, label) for label in labels for text in ordered_names if text != label)
 
 

@@ -92,9 +92,9 @@ def find_saved_splits(folder: Path) -> dict[str, list[Path]]:
     return files_by_split
 
 
-def list_unused_saved(folder: Path, splits: dict[str, list[Path]]) -> list[str]:
+def list_unused_saved(folder: Path, split_files: dict[str, list[Path]]) -> list[str]:
     """Return the names of other splits that ``datasets`` has saved in a folder of :func:`find_saved_splits`."""
-    used_folders = {folder, *(files[0].parent for files in splits.values())}
+    used_folders = {folder, *(files[0].parent for files in split_files.values())}
     return [
         path.name
         for path in list_visible(folder)

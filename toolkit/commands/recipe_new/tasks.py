@@ -450,15 +450,15 @@ class _Sizes:
 def _build_draft(
     task: str,
     sizes: _Sizes,
-    data: Sequence[Line],
-    train: str,
+    data_lines: Sequence[Line],
+    train_section: str,
     assumptions: list[str],
     seconds: float,
     texts_alone: UnlabeledTexts | None,
     write: PathWriter,
 ) -> Draft:
     """Combine the sections of a recipe; with unlabeled texts, also draft the recipes for and after pretraining."""
-    rest = format_section("data", data) + "\n" + train
+    rest = format_section("data", data_lines) + "\n" + train_section
     if texts_alone is None:
         return Draft(task + _format_model(sizes) + _format_tokenizer(sizes.pieces) + rest, assumptions, seconds)
     # Few labelled texts may not give the pieces, and to be checked they need none.
@@ -562,11 +562,11 @@ def _format_files(data_files: DataFiles, write: PathWriter) -> list[Line]:
     ]
 
 
-def _format_splits(splits: Mapping[str, str]) -> list[Line]:
+def _format_splits(names_by_split: Mapping[str, str]) -> list[Line]:
     """The column that divides the rows of one file."""
     return [
         ("split_column", SPLIT_COLUMN, "the column that says of which split a row is"),
-        ("splits", dict(splits), "what it says there"),
+        ("splits", dict(names_by_split), "what it says there"),
     ]
 
 
@@ -618,14 +618,14 @@ def _describe_target(target: Target) -> list[str]:
     return [_describe_labels(target.counts, target.rows, ", of which a text may have several"), *filter(None, [none])]
 
 
-def _describe_labels(counts: dict[str, int], rows: int, several: str = "") -> str:
-    many, (least, few) = max(counts.values()), min(counts.items(), key=lambda item: item[1])
-    if len(counts) <= 6:
-        frequencies = ", ".join(f"{name} {count / rows:.0%}" for name, count in counts.items())
+def _describe_labels(label_counts: dict[str, int], rows: int, several: str = "") -> str:
+    many, (least, few) = max(label_counts.values()), min(label_counts.items(), key=lambda item: item[1])
+    if len(label_counts) <= 6:
+        frequencies = ", ".join(f"{name} {count / rows:.0%}" for name, count in label_counts.items())
     else:
         frequencies = f"{few:,} to {many:,} rows each"
     uneven = f"; {least} is rare: watch macro_f1, or set train.save_best to it" if many > UNEVEN_FACTOR * few else ""
-    return f"{len(counts):,} labels{several}: {frequencies}{uneven}"
+    return f"{len(label_counts):,} labels{several}: {frequencies}{uneven}"
 
 
 def _describe_numbers(target: Target) -> str:
@@ -636,9 +636,9 @@ def _describe_numbers(target: Target) -> str:
     return description + unit if large > LARGE_NUMBER else description
 
 
-def _describe_lengths(tokens: choose.TokenLengths, length: int, longer: float, treatment: str = "cut") -> str:
-    kind = "bytes" if tokens.pieces is None else f"tokens (of {tokens.pieces:,} SentencePiece pieces)"
-    middle, most = np.median(tokens.lengths), tokens.lengths.max()
+def _describe_lengths(token_lengths: choose.TokenLengths, length: int, longer: float, treatment: str = "cut") -> str:
+    kind = "bytes" if token_lengths.pieces is None else f"tokens (of {token_lengths.pieces:,} SentencePiece pieces)"
+    middle, most = np.median(token_lengths.lengths), token_lengths.lengths.max()
     longer_note = f"; {longer:.0%} are longer and are {treatment}" if longer >= 0.005 else ""
     return f"texts of {middle:,.0f} {kind}, the longest {most:,}: max_length {length:,}{longer_note}"
 

@@ -68,7 +68,7 @@ class _Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, validation_context: Any) -> None:
         counts = {name: len(value) for name, value in self if isinstance(value, list)}
         if len(set(counts.values())) > 1:
             counts_text = " and ".join(f"{count} of {name}" for name, count in counts.items())

@@ -15,12 +15,12 @@ LABELS_SHOWN = 16
 NAMES = {0.0: "shortest", 0.5: "median", 1.0: "longest"}
 
 
-def data_sections(results: Mapping[str, Any], examples: str) -> Iterator[Section]:
+def data_sections(results: Mapping[str, Any], plural_noun: str) -> Iterator[Section]:
     """Yield the section; for a run of an earlier version, which recorded no more, only the number of rows.
 
     Args:
         results: content of metrics.json.
-        examples: the task's plural noun for its examples.
+        plural_noun: the task's plural noun for its examples.
     """
     sizes, facts = results["examples"], results.get("data", {})
     lengths = {
@@ -39,8 +39,8 @@ def data_sections(results: Mapping[str, Any], examples: str) -> Iterator[Section
         )
         for split_name, size in sizes.items()
     ]
-    caption = f"Lengths are in tokens; a percentage is of the {examples} that are at most as long" if lengths else ""
-    titles = ("split", examples, *(["cut"] if cut else []), *shares)
+    caption = f"Lengths are in tokens; a percentage is of the {plural_noun} that are at most as long" if lengths else ""
+    titles = ("split", plural_noun, *(["cut"] if cut else []), *shares)
     labels = {
         split_name: facts_of_split["labels"]
         for split_name, facts_of_split in facts.items()

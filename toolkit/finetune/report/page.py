@@ -99,12 +99,12 @@ def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = 
     )
 
 
-def _verdicts(starts: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _verdicts(run_starts: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the gate's verdict at each start of the run, and its reason."""
-    if not starts:
+    if not run_starts:
         yield "Parity unknown", ": the run has no record of the gate"
-    for start in starts:
-        before, skip_reason = steps_of(starts, start), start["skipped"]
+    for start in run_starts:
+        before, skip_reason = steps_of(run_starts, start), start["skipped"]
         word = "Parity" if skip_reason is None else "Parity gate skipped"
         words = start["passed"].removeprefix("parity: ") if skip_reason is None else skip_reason
         yield word, f" before {before}: {words}"

@@ -85,10 +85,10 @@ class KernelClient:
         request = {"kernel": kernel, "options": dict(options), "wanted": list(input_indices)}
         return self._ask(request, [*inputs, *gradients])
 
-    def _ask(self, request: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _ask(self, message: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Send a request and its arrays to the server, and return the arrays of the answer."""
         try:
-            send(self._connection, request, arrays)
+            send(self._connection, message, arrays)
             answer, values = receive(self._connection)
         except (OSError, EOFError) as error:
             why = str(error) or "their process has ended"

@@ -101,22 +101,22 @@ def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) 
     return [row for row, one in enumerate(alone) if trim_padding(one, config)["input_ids"].shape[1] < whole]
 
 
-def write_rows(scores: np.ndarray, target: np.ndarray, rows: Sequence[int], is_read: np.ndarray) -> None:
+def write_rows(scores: np.ndarray, target_rows: np.ndarray, rows: Sequence[int], is_read: np.ndarray) -> None:
     """Write the scores of some texts into the scores of the whole batch.
 
     Scores of tokens are written only where ``is_read`` is True.
 
     Args:
         scores: scores of the texts, (rows, L) for each text or (rows, length, ...) for each token.
-        target: scores of the batch, which are changed: (B, L) or (B, T, ...).
+        target_rows: scores of the batch, which are changed: (B, L) or (B, T, ...).
         rows: indices of the texts in the batch.
         is_read: mask of the tokens that are not padding, bool (rows, length).
     """
     if scores.shape[:2] != is_read.shape:
-        target[rows] = scores
+        target_rows[rows] = scores
         return
     for row, row_scores, mask in zip(rows, scores, is_read, strict=True):
-        target[row, : len(row_scores)][mask] = row_scores[mask]
+        target_rows[row, : len(row_scores)][mask] = row_scores[mask]
 
 
 def place_of_padding(config: Any) -> Place:

@@ -187,15 +187,15 @@ class DrawCounter:
                     note_problem(stats, f"{what}, from cell {before[1]} on")
                     return
 
-    def _is_equal(self, first: tuple[int, int], second: tuple[int, int], count: int) -> bool:
+    def _is_equal(self, first_stretch: tuple[int, int], second_stretch: tuple[int, int], count: int) -> bool:
         """Return whether two stretches of ``count`` cells are equal, since hashes may collide.
 
         Args:
-            first: index of a mask and of the first cell of a stretch in it.
-            second: index of a mask and of the first cell of the other stretch.
+            first_stretch: index of a mask and of the first cell of a stretch in it.
+            second_stretch: index of a mask and of the first cell of the other stretch.
             count: number of cells of a stretch.
         """
-        return np.array_equal(self._stretch(*first, count), self._stretch(*second, count))
+        return np.array_equal(self._stretch(*first_stretch, count), self._stretch(*second_stretch, count))
 
     def _stretch(self, number: int, place: int, count: int) -> np.ndarray:
         """Return ``count`` cells of the mask with index ``number`` as bits, from the cell with index ``place`` on."""
@@ -204,7 +204,7 @@ class DrawCounter:
         return bits[place - 8 * first :][:count]
 
     def _note_equal_slices(
-        self, name: str, stats: RotationStats, draw: np.ndarray, contents: dict[bytes, tuple[str, int]]
+        self, name: str, rotation_stats: RotationStats, draw: np.ndarray, contents: dict[bytes, tuple[str, int]]
     ) -> None:
         """Add a problem if a slice of normal numbers along an axis has the numbers of another slice.
 
@@ -212,7 +212,7 @@ class DrawCounter:
 
         Args:
             name: name of the draw.
-            stats: counts of the draw, which the problem is added to.
+            rotation_stats: counts of the draw, which the problem is added to.
             draw: the normal numbers.
             contents: bytes of each earlier slice -> name and step of its draw.
         """
@@ -221,7 +221,7 @@ class DrawCounter:
                 continue
             for part in np.moveaxis(draw, axis, 0):
                 what = f"a slice across axis {axis} has the numbers of"
-                self._note_seen(name, stats, b"n" + part.tobytes(), what, contents)
+                self._note_seen(name, rotation_stats, b"n" + part.tobytes(), what, contents)
 
     def _note_seen(
         self, name: str, stats: DrawStats, content: bytes, description: str, contents: dict[bytes, tuple[str, int]]

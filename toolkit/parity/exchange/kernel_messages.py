@@ -32,16 +32,16 @@ DTYPES = ("float32", "float64", "int64", "bool")
 Allocate = Callable[[tuple[int, ...], str], np.ndarray]
 
 
-def send(connection: Connection, words: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> None:
+def send(connection: Connection, message: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> None:
     """Send a message with arrays to the other process.
 
     Args:
         connection: open pipe to the other process.
-        words: JSON of the message.
+        message: JSON of the message.
         arrays: arrays with dtypes of :data:`DTYPES`.
     """
     arrays = [np.asarray(array, order="C") for array in arrays]
-    header = {**words, "arrays": [[str(array.dtype), list(array.shape)] for array in arrays]}
+    header = {**message, "arrays": [[str(array.dtype), list(array.shape)] for array in arrays]}
     connection.send_bytes(json.dumps(header).encode())
     for array in arrays:
         if array.size:

@@ -122,14 +122,14 @@ class Side:
         """Return whether this worker has finished a stage."""
         return self._measurements_path(stage).exists()
 
-    def leave(self, stage: str, state: Mapping[str, np.ndarray]) -> None:
+    def leave(self, stage: str, stage_inputs: Mapping[str, np.ndarray]) -> None:
         """Write the inputs that the next stage reads.
 
         Args:
             stage: name of the stage that ends.
-            state: activations, or their gradients in the backward, by name.
+            stage_inputs: activations, or their gradients in the backward, by name.
         """
-        files.write_tensors(self.path("state", stage), state)
+        files.write_tensors(self.path("state", stage), stage_inputs)
 
     def finish(self, stage: str, measurements: object) -> None:
         """Write the measurements of a stage, which marks the stage as done. Call :meth:`leave` before.

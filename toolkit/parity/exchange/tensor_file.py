@@ -112,13 +112,13 @@ class TensorWriter:
         np.asarray(values, order="C").tofile(self._file)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._file:
-            if kind is None:
+            if exception_type is None:
                 self._file.truncate()  # the overwritten file may have been longer
                 self._write_header()
-        if kind is None:
+        if exception_type is None:
             os.replace(self._partial, self.path)
         else:
             self._partial.unlink()
@@ -293,17 +293,17 @@ def _check_new(name: str, existing_names: Mapping[str, Any]) -> None:
         raise ValueError(f"two tensors have the name {name}: one would not be compared")
 
 
-def _write_file(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
+def _write_file(target_file: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
     """Write a safetensors file, and return the offset of its data in bytes.
 
     Args:
-        target: file to write.
+        target_file: file to write.
         entries: entries of the header, by name.
         data: file with the data, from its current position on.
     """
     header_bytes = encode_header(entries)
-    target.write(header_bytes)
-    shutil.copyfileobj(data, target, 1 << 24)
+    target_file.write(header_bytes)
+    shutil.copyfileobj(data, target_file, 1 << 24)
     return len(header_bytes)
 
 

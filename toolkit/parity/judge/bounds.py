@@ -51,16 +51,16 @@ def float32_bounds(noise: tuple[float, float], scale: tuple[float, float]) -> tu
     )
 
 
-def _bound(factor: float, noise: float, size: float, dtype: str) -> float:
+def _bound(factor: float, noise: float, magnitude: float, dtype: str) -> float:
     """Return the largest allowed error of a tensor.
 
     Args:
         factor: factor of the noise.
         noise: rounding error of the reference.
-        size: RMS or maximum of the tensor in R64.
+        magnitude: RMS or maximum of the tensor in R64.
         dtype: dtype of the port's run.
     """
-    return factor * noise + FLOOR_UNITS * UNIT[dtype] * size
+    return factor * noise + FLOOR_UNITS * UNIT[dtype] * magnitude
 
 
 @dataclass(frozen=True)
@@ -150,16 +150,16 @@ def is_lost(theirs: TensorRecord) -> bool:
     return _largest(theirs.noise["float64"]) > max(UNINFORMATIVE * _size(theirs.rms), BEYOND_FLOAT32 * shrunk)
 
 
-def rescale_record(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
+def rescale_record(theirs: TensorRecord, size_stats: TensorStats) -> TensorRecord:
     """Return the reference's record of a tensor for a tensor of another size, with the same relative noise.
 
     The result has no noise if the tensor is zero in R64.
 
     Args:
         theirs: record of the reference's tensor.
-        size: statistics of the other tensor.
+        size_stats: statistics of the other tensor.
     """
-    growth = ratio(_size(size.rms), _size(theirs.rms)) if size.rms else 0.0
+    growth = ratio(_size(size_stats.rms), _size(theirs.rms)) if size_stats.rms else 0.0
     scale = growth if math.isfinite(growth) else 0.0
 
     def scaled_noise(runs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -168,8 +168,8 @@ def rescale_record(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
 
     return replace(
         theirs,
-        rms=size.rms or 0.0,
-        max=size.max or 0.0,
+        rms=size_stats.rms or 0.0,
+        max=size_stats.max or 0.0,
         noise=scaled_noise(theirs.noise),
         noise_max=scaled_noise(theirs.noise_max),
     )

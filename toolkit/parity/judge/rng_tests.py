@@ -175,22 +175,22 @@ def _of_masks(name: str, masks: MaskStats) -> Iterator[Deviation]:
         yield deviation(getattr(masks, kind), f"whose like, {where} is {state}")
 
 
-def _of_rotations(name: str, rotations: RotationStats) -> Iterator[Deviation]:
+def _of_rotations(name: str, rotation_stats: RotationStats) -> Iterator[Deviation]:
     """Yield the statistics of normal numbers: mean, mean square, numbers far out, and correlations."""
-    count = rotations.count
-    mean, square = rotations.sum / count, rotations.squares / count
-    yield Deviation(name, rotations.sum / math.sqrt(count), f"the mean of {count} numbers is {mean:.4g}, not 0")
+    count = rotation_stats.count
+    mean, square = rotation_stats.sum / count, rotation_stats.squares / count
+    yield Deviation(name, rotation_stats.sum / math.sqrt(count), f"the mean of {count} numbers is {mean:.4g}, not 0")
     text = f"the mean square of {count} numbers is {square:.5g}, not 1"
-    yield Deviation(name, variance(rotations.squares, count), text)
-    for limit, hits in rotations.beyond.items():
+    yield Deviation(name, variance(rotation_stats.squares, count), text)
+    for limit, hits in rotation_stats.beyond.items():
         expected_rate = math.erfc(int(limit) / math.sqrt(2.0))
         text = f"{hits / count:.5g} of {count} numbers lie beyond {limit}, not {expected_rate:.5g} as of normal ones"
         yield Deviation(name, binomial(hits, count, expected_rate), text)
-    for axis, (products, squares) in rotations.neighbours.items():
+    for axis, (products, squares) in rotation_stats.neighbours.items():
         text = f"neighbours along axis {axis} are correlated: {_share(products, squares):.4g}"
         yield Deviation(name, correlation(products, squares), text)
     for kind, where in RELATED_DRAWS.items():
-        products, squares = getattr(rotations, kind)
+        products, squares = getattr(rotation_stats, kind)
         text = f"correlated with the numbers {where} by {_share(products, squares):.4g}"
         yield Deviation(name, correlation(products, squares), text)
 

@@ -311,18 +311,18 @@ def _slack(float32_slack: float, dtype: str) -> float:
     return scaled_slack if dtype != "float64" or math.isfinite(scaled_slack) else 0.0
 
 
-def _judge_constants(errors: Mapping[str, float], dtype: str, verdict: Verdict) -> None:
+def _judge_constants(constant_errors: Mapping[str, float], dtype: str, verdict: Verdict) -> None:
     """Judge the constants that the port computes once, in float32, from the configuration (verdict 1).
 
     For all other comparisons both sides use the reference's constant: torch's own table differs between processors by a
     unit in the last place, which would look like a fault elsewhere.
 
     Args:
-        errors: error of each constant in units of rounding, by name.
+        constant_errors: error of each constant in units of rounding, by name.
         dtype: dtype of the port's run.
         verdict: verdict to add to.
     """
-    for name, error in errors.items():
+    for name, error in constant_errors.items():
         if not error <= CONSTANT_UNITS:
             message = f"the port's own is off by {error:.3g} units of rounding; {CONSTANT_UNITS:.3g} are allowed"
             if math.isinf(error):

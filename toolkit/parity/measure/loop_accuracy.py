@@ -109,37 +109,39 @@ def draw_arguments(call: LoopCall) -> tuple:
     return CHECKS[call.function].draw(np.random.default_rng(0), *call.given)
 
 
-def measure_error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth] | None = None) -> LoopError:
+def measure_error(
+    call: LoopCall, loop_outputs: Sequence[np.ndarray], truths: Sequence[Truth] | None = None
+) -> LoopError:
     """Return the errors of the outputs of a call in units of rounding.
 
     Args:
         call: the call with the shapes of its arguments.
-        outputs: outputs of the loop for the arguments of :func:`draw_arguments`.
+        loop_outputs: outputs of the loop for the arguments of :func:`draw_arguments`.
         truths: true outputs with their units; None to compute them.
     """
     check = CHECKS[call.function]
     truths = check.exact(*draw_arguments(call)) if truths is None else truths
-    errors = [_measure_in_units(output, *truth) for output, truth in zip(outputs, truths, strict=True)]
+    errors = [_measure_in_units(output, *truth) for output, truth in zip(loop_outputs, truths, strict=True)]
     rms, largest = (max(values) for values in zip(*errors, strict=True))
     if not np.isfinite(rms):
         return LoopError(call.function, check.loop, call.given, None, None, call.where)
     return LoopError(call.function, check.loop, call.given, rms, largest, call.where)
 
 
-def _measure_in_units(output: np.ndarray, truth: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
+def _measure_in_units(loop_output: np.ndarray, truth: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
     """Return the RMS and the largest error of an output in units of rounding.
 
     The RMS is taken over the elements that may have an error. Both are infinite if an element is NaN, or if it
     should be exact and is not.
 
     Args:
-        output: output of the loop.
+        loop_output: output of the loop.
         truth: true output, float64, of the same shape.
         unit: unit of each element, of the same shape; 0 for an element that should be exact.
     """
-    if output.shape != truth.shape:
+    if loop_output.shape != truth.shape:
         return np.inf, np.inf
-    distance = np.abs(output.astype(np.float64) - truth)
+    distance = np.abs(loop_output.astype(np.float64) - truth)
     with np.errstate(divide="ignore", invalid="ignore"):
         units = np.where(distance == 0, 0.0, distance / (ROUNDING * unit))
     largest = float(units.max(initial=0.0))

@@ -89,9 +89,9 @@ def _resolve_function(name: str) -> FunctionType:
     return inspect.unwrap(getattr(member, "fget", getattr(member, "__func__", member)))
 
 
-def _nested_codes(code: CodeType) -> Iterator[CodeType]:
+def _nested_codes(code_object: CodeType) -> Iterator[CodeType]:
     """Yield all code objects within a code object."""
-    for constant in code.co_consts:
+    for constant in code_object.co_consts:
         if isinstance(constant, CodeType):
             yield constant
             yield from _nested_codes(constant)

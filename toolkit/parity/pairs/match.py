@@ -427,7 +427,7 @@ def _group_by_parameters(
 
 
 def match_draws(
-    reference: Sequence[DrawFacts], port: Sequence[DrawFacts], modules: Mapping[str, str] | None = None
+    reference: Sequence[DrawFacts], port: Sequence[DrawFacts], module_matches: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Match the port's draws with the reference's draws, separately for each kind, in execution order.
 
@@ -438,7 +438,7 @@ def match_draws(
     Args:
         reference: draws of the reference.
         port: draws of the port.
-        modules: path of a module of the reference -> path of its counterpart.
+        module_matches: path of a module of the reference -> path of its counterpart.
 
     Returns:
         Name of the port's draw -> name of the reference's draw.
@@ -446,7 +446,7 @@ def match_draws(
     matches: dict[str, str] = {}
     for kind in dict.fromkeys(draw.kind for draw in port):
         ours, theirs = ([one for one in side if one.kind == kind] for side in (port, reference))
-        matches |= _in_counterparts(theirs, ours, modules or {}) or _pair_names(
+        matches |= _in_counterparts(theirs, ours, module_matches or {}) or _pair_names(
             theirs, ours, _align_draws(theirs, ours)
         )
     return matches
@@ -459,14 +459,14 @@ def _pair_names(
 
 
 def _in_counterparts(
-    theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], modules: Mapping[str, str]
+    theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], module_matches: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the matches of draws within matched modules, in any order of the modules.
 
     Return {} if these are fewer than the matches in one order.
     """
-    counterparts = {port: reference for reference, port in modules.items()}
-    their_modules = [_find_innermost(one, modules) for one in theirs]
+    counterparts = {port: reference for reference, port in module_matches.items()}
+    their_modules = [_find_innermost(one, module_matches) for one in theirs]
     our_modules = [counterparts.get(_find_innermost(one, counterparts), "") for one in ours]
     is_possible = np.array(
         [[_is_in(a, b) or _is_in(b, a) or "" in (a, b) for b in our_modules] for a in their_modules], bool
@@ -479,10 +479,10 @@ def _in_counterparts(
     return matches if len(matches) >= len(_align_draws(theirs, ours)) else {}
 
 
-def _find_innermost(draw: DrawFacts, modules: Iterable[str]) -> str:
+def _find_innermost(draw: DrawFacts, module_paths: Iterable[str]) -> str:
     """Return the path of the innermost module that makes a draw; empty if none of the modules makes it."""
     module = TensorName.parse(draw.name).module
-    return max((one for one in modules if _is_in(module, one)), key=len, default="")
+    return max((one for one in module_paths if _is_in(module, one)), key=len, default="")
 
 
 def _align_draws(

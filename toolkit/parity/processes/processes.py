@@ -90,16 +90,16 @@ def run_workers(
             raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
 
 
-def _without_job_paths(words: str, jobs: Iterable[Path]) -> str:
+def _without_job_paths(message: str, jobs: Iterable[Path]) -> str:
     """Return a message without the paths of the job folders, which are temporary.
 
     Args:
-        words: the message.
+        message: the message.
         jobs: job folders. Their files are named relative to them.
     """
     for job in jobs:
-        words = words.replace(f"{job}{os.sep}", "")
-    return words
+        message = message.replace(f"{job}{os.sep}", "")
+    return message
 
 
 def _words_of_comparator(
@@ -244,14 +244,14 @@ def _last_words(worker: subprocess.Popen, log: Path) -> str:
     return f"exit status {worker.returncode}; {' '.join(log.read_text(errors='replace')[-500:].split())}"
 
 
-def _way_out(side: str, words: str) -> str:
+def _way_out(side: str, failure_reason: str) -> str:
     """Return advice on a reference that cannot run in this environment; empty in other cases.
 
     Args:
         side: side that could not run.
-        words: reason of the failure.
+        failure_reason: reason of the failure.
     """
-    if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
+    if side == "reference" and re.search(r"No module named '(torch|transformers)'", failure_reason):
         return "; name a Python that has it with --reference-python, or replay a recorded one (toolkit parity replay)"
     return ""
 

@@ -196,12 +196,12 @@ class SaturationWatch(TorchFunctionMode):
         shares: share of saturated rows in the first softmax of each module, by module.
 
     Args:
-        module: returns the dotted path of the running module.
+        module_fn: returns the dotted path of the running module.
     """
 
-    def __init__(self, module: Callable[[], str]) -> None:
+    def __init__(self, module_fn: Callable[[], str]) -> None:
         super().__init__()
-        self.module = module
+        self.module = module_fn
         self.shares: dict[str, float] = {}
 
     def __torch_function__(self, function, types, args=(), kwargs=None):

@@ -141,9 +141,9 @@ def backward(kernel: str, options: dict, tensors: list[torch.Tensor], wanted: li
     return list(torch.autograd.grad(outputs, [inputs[index] for index in wanted], inputs[num_inputs:]))
 
 
-def as_list(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+def as_list(kernel_result: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     """Return the outputs of a kernel, a tensor or a tuple of tensors, as a list."""
-    return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+    return [kernel_result] if isinstance(kernel_result, torch.Tensor) else list(kernel_result)
 
 
 def allocate(shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -37,19 +37,19 @@ def adapt_model(model: nn.Module, lora: Mapping[str, Any] | None, prefix: str = 
         parameter.requires_grad_(".lora_A." in name or ".lora_B." in name or name in lora["whole"])
 
 
-def _add_update(module: nn.Linear, lora: Mapping[str, Any]) -> None:
+def _add_update(linear: nn.Linear, lora: Mapping[str, Any]) -> None:
     """Add the matrices A and B to a linear layer, and their product to its forward."""
-    module.lora_A = nn.Linear(module.in_features, lora["rank"], bias=False, dtype=module.weight.dtype)
-    module.lora_B = nn.Linear(lora["rank"], module.out_features, bias=False, dtype=module.weight.dtype)
+    linear.lora_A = nn.Linear(linear.in_features, lora["rank"], bias=False, dtype=linear.weight.dtype)
+    linear.lora_B = nn.Linear(lora["rank"], linear.out_features, bias=False, dtype=linear.weight.dtype)
     scale = lora["alpha"] / lora["rank"]
-    plain_forward = module.forward
+    plain_forward = linear.forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        dropout_x = nn.functional.dropout(x, lora["dropout"], module.training)
-        return plain_forward(x) + module.lora_B(module.lora_A(dropout_x)) * scale
+        dropout_x = nn.functional.dropout(x, lora["dropout"], linear.training)
+        return plain_forward(x) + linear.lora_B(linear.lora_A(dropout_x)) * scale
 
-    module.forward = forward
-    module.scale = scale
+    linear.forward = forward
+    linear.scale = scale
 
 
 def initialize_adapters(model: nn.Module) -> None:

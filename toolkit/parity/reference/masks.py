@@ -22,12 +22,12 @@ class MaskWatch(TorchDispatchMode):
         comparisons: record of the comparisons (:class:`.mask_comparisons.MaskComparisons`).
 
     Args:
-        module: returns the dotted path of the running module.
+        module_fn: returns the dotted path of the running module.
     """
 
-    def __init__(self, module: Callable[[], str]) -> None:
+    def __init__(self, module_fn: Callable[[], str]) -> None:
         super().__init__()
-        self._module = module
+        self._module = module_fn
         self.comparisons = MaskComparisons(_address, _values, self._site)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):

@@ -40,14 +40,14 @@ def measure_noise(
         runs: numbers of the runs, by dtype.
     """
 
-    def run_once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
+    def run_once(dtype: str, run_number: int, nudge: int, measure: Keep) -> None:
         """Run the step, its evaluation and its training once in a dtype, and pass each tensor to ``measure``."""
-        with reorder_sums(dtype, run):
+        with reorder_sums(dtype, run_number):
             step.run(dtype, measure, nudge=nudge)
             step.evaluate(measure, nudge)
         if step.uses_reference_backward:
             step.run(dtype, keep_gradients(measure), nudge=nudge, plain=False)
-        step.train_on(measure, truth, has_float32_powers=dtype != "float64" and run > 0)
+        step.train_on(measure, truth, has_float32_powers=dtype != "float64" and run_number > 0)
 
     measure_runs(run_once, truth, records, runs)
 
@@ -102,14 +102,14 @@ def measure_runs(
             run_once(dtype, run, run + (dtype == "float64"), measure)
 
 
-def reorder_sums(dtype: str, run: int) -> contextlib.AbstractContextManager:
+def reorder_sums(dtype: str, run_number: int) -> contextlib.AbstractContextManager:
     """Return a context manager that reorders the sums of a float64 run, and changes nothing in other dtypes.
 
     Args:
         dtype: dtype of the run.
-        run: number of the run, which is the seed of the order.
+        run_number: number of the run, which is the seed of the order.
     """
-    return ReorderedSums(run) if dtype == "float64" else contextlib.nullcontext()
+    return ReorderedSums(run_number) if dtype == "float64" else contextlib.nullcontext()
 
 
 def measure_own_backward(step: Step) -> dict[str, dict[str, float]]:

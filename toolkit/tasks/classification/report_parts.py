@@ -21,17 +21,19 @@ def label_names_of(columns: Iterable[str]) -> list[str]:
     return [column.removeprefix(PROBABILITY_OF) for column in columns if column.startswith(PROBABILITY_OF)]
 
 
-def label_scores(names: Sequence[str], scores: Sequence[np.ndarray], order: Iterable[int], caption: str) -> Section:
+def label_scores(
+    names: Sequence[str], label_metrics: Sequence[np.ndarray], order: Iterable[int], caption: str
+) -> Section:
     """Return the section that shows precision, recall and F1 of each label.
 
     Args:
         names: names of the labels, in the order of their ids.
-        scores: precision, recall, F1, number of texts with the label, and number of texts with the label as a
+        label_metrics: precision, recall, F1, number of texts with the label, and number of texts with the label as a
             prediction, (labels,) each.
         order: indices of the labels that are shown.
         caption: caption of the table.
     """
-    precision, recall, f1, support, num_predicted = scores
+    precision, recall, f1, support, num_predicted = label_metrics
     order = list(order)
     rows = [
         (
@@ -53,17 +55,17 @@ def label_scores(names: Sequence[str], scores: Sequence[np.ndarray], order: Iter
     return Section("How good each label is", [table(titles, rows, caption, "numbers", LABELS_SHOWN)], highlight)
 
 
-def accuracy_by_length(tokens: Sequence[int], is_correct: np.ndarray, title: str, caption: str) -> Section:
+def accuracy_by_length(token_counts: Sequence[int], is_correct: np.ndarray, title: str, caption: str) -> Section:
     """Return the section that shows the share of correct texts by their number of tokens.
 
     Args:
-        tokens: number of tokens that the model read of each text.
+        token_counts: number of tokens that the model read of each text.
         is_correct: whether each text is predicted correctly, bool, (texts,).
         title: title of the column with the share.
         caption: caption of the table.
     """
     rows = [
         (length, f"{len(indices):,}", share(float(is_correct[indices].mean()), f"{is_correct[indices].mean():.3f}"))
-        for length, indices in named_bins(tokens).items()
+        for length, indices in named_bins(token_counts).items()
     ]
     return Section("Length and accuracy", [table(("tokens", "texts", title), rows, caption, "numbers")])

@@ -110,10 +110,12 @@ def question_word(question: str) -> str:
     return words[0] if words and len(words[0]) <= MAX_WORD_CHARACTERS and len(words) > 1 else "others"
 
 
-def _scores_table(title: str, groups: Mapping[str, Sequence[int]], scores: Sequence[Scores], caption: str) -> Markup:
+def _scores_table(
+    title: str, groups: Mapping[str, Sequence[int]], question_scores: Sequence[Scores], caption: str
+) -> Markup:
     rows = []
     for name, indices in groups.items():
-        exact, f1 = (100 * _mean(scores[index][column] for index in indices) for column in (0, 1))
+        exact, f1 = (100 * _mean(question_scores[index][column] for index in indices) for column in (0, 1))
         rows.append((name, f"{len(indices):,}", share(exact, f"{exact:.1f}", 100), share(f1, f"{f1:.1f}", 100)))
     return table((title, "questions", "exact match", "F1"), rows, caption, "numbers")
 

@@ -102,27 +102,29 @@ def answers(windows: Windows, span_outputs: Sequence[np.ndarray]) -> list[list[A
 
 
 def _distinct_spans(
-    context: str, starts: Any, ends: Any, scores: Any, uses_whole_words: bool
+    context: str, candidate_starts: Any, candidate_ends: Any, candidate_scores: Any, uses_whole_words: bool
 ) -> list[tuple[float, int, int]]:
     """Return scores and character spans, best first: stripped of blanks, unique and not empty.
 
     Args:
         context: text of the context.
-        starts: first character of each candidate, (candidates,).
-        ends: character after the last character of each candidate, (candidates,).
-        scores: scores of the candidates, (candidates,).
+        candidate_starts: first character of each candidate, (candidates,).
+        candidate_ends: character after the last character of each candidate, (candidates,).
+        candidate_scores: scores of the candidates, (candidates,).
         uses_whole_words: whether spans are widened to whole words.
     """
     scores_by_span: dict[tuple[int, int], float] = {}
-    for index in np.argsort(-scores, kind="stable"):
-        if not np.isfinite(scores[index]) or len(scores_by_span) == N_BEST:
+    for index in np.argsort(-candidate_scores, kind="stable"):
+        if not np.isfinite(candidate_scores[index]) or len(scores_by_span) == N_BEST:
             break
-        start, end = int(starts[index]), int(ends[index])
+        start, end = int(candidate_starts[index]), int(candidate_ends[index])
         text = context[start:end]
         start += len(text) - len(text.lstrip())
         if text.strip():
             span = (start, start + len(text.strip()))
-            scores_by_span.setdefault(whole_words(context, *span) if uses_whole_words else span, float(scores[index]))
+            scores_by_span.setdefault(
+                whole_words(context, *span) if uses_whole_words else span, float(candidate_scores[index])
+            )
     return [(score, *span) for span, score in scores_by_span.items()]
 
 

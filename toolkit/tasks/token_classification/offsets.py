@@ -137,8 +137,8 @@ def counting_of(rows: Iterable[tuple[str, Sequence[EntitySpan], set[int], set[in
     counts = {counting: [0, 0, 0] for counting in COUNTINGS}
     for text, spans, starts, ends in rows:
 
-        def fits(places: tuple[int, int] | None, starts: set[int] = starts, ends: set[int] = ends) -> bool:
-            return places is not None and places[0] < places[1] and places[0] in starts and places[1] in ends
+        def fits(places: tuple[int, int] | None, word_starts: set[int] = starts, word_ends: set[int] = ends) -> bool:
+            return places is not None and places[0] < places[1] and places[0] in word_starts and places[1] in word_ends
 
         for span in spans:
             if span.text is None:

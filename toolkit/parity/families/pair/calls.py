@@ -56,17 +56,17 @@ class Calls:
 
     Args:
         sender: receiver of the calls.
-        layer: function that returns the reference's name of the running layer if its class is Paddle's own, otherwise
-            "".
+        layer_fn: function that returns the reference's name of the running layer if its class is Paddle's own, and ""
+            otherwise.
 
     Attributes:
         computed_by: number of the call that computed a tensor, by the tensor's name.
         entered_at: line of the port's code that calls a module, `file:line`, by the name of the module's input.
     """
 
-    def __init__(self, sender: Sender, layer: Callable[[], str]) -> None:
+    def __init__(self, sender: Sender, layer_fn: Callable[[], str]) -> None:
         self.sender = sender
-        self.layer = layer
+        self.layer = layer_fn
         self.computed_by: dict[str, int] = {}
         self.entered_at: dict[str, str] = {}
         self._count = 0

@@ -21,7 +21,7 @@ class MaskWatch:
     """Follows the results of all comparisons of a forward, as the watcher of :func:`.calls.watch`.
 
     Args:
-        module: function that returns the dotted path of the running layer.
+        module_fn: function that returns the dotted path of the running layer.
         paddle_layers: paths of the layers whose ``forward`` is Paddle's own.
 
     Attributes:
@@ -30,8 +30,8 @@ class MaskWatch:
             draws.
     """
 
-    def __init__(self, module: Callable[[], str], paddle_layers: Collection[str]) -> None:
-        self._module, self._paddle_layers = module, paddle_layers
+    def __init__(self, module_fn: Callable[[], str], paddle_layers: Collection[str]) -> None:
+        self._module, self._paddle_layers = module_fn, paddle_layers
         self._is_inside = False
         self.comparisons = MaskComparisons(_address, _values, self._site)
         self.operations: set[str] = set()

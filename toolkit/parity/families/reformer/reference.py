@@ -105,8 +105,8 @@ class ReformerStep(Step):
     narrowed_heads = NARROWED_HEADS
     aliases: ClassVar = {"lm_head.decoder.bias": "lm_head.bias"}
 
-    def __init__(self, job: Job, *arguments: Mapping[str, np.ndarray]) -> None:
-        super().__init__(job, *arguments)
+    def __init__(self, job: Job, *step_inputs: Mapping[str, np.ndarray]) -> None:
+        super().__init__(job, *step_inputs)
         self.was_bias_missing = restore_bias(self.model)
 
     @property
