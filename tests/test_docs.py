@@ -118,9 +118,11 @@ def stated_bounds(document: str) -> dict[tuple[str, str], str]:
 
 
 def constants(file: str) -> dict[str, ast.expr]:
-    """The constants that a file of the gate assigns: name -> expression."""
+    """The constants that a file of the gate, or of another package of the toolkit, assigns: name -> expression."""
     found: dict[str, ast.expr] = {}
-    for node in ast.parse((ROOT / "toolkit" / "parity" / file).read_text(encoding="utf-8")).body:
+    paths = (ROOT / "toolkit" / "parity" / file, ROOT / "toolkit" / file)
+    source = next(path for path in paths if path.exists()).read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
         if not isinstance(node, ast.Assign):
             continue
         target, value = node.targets[0], node.value

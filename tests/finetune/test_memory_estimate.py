@@ -15,8 +15,7 @@ from models.operations import kernels
 from models.reformer.schema import SHARE_IN_LOOPS
 from toolkit.errors import UserError
 from toolkit.finetune import memory as recipe_memory
-from toolkit.finetune.training_memory import TrainingMemory, training_memory
-from toolkit.machine.memory import count_parameters
+from toolkit.machine.model_memory import TrainingMemory, count_parameters, training_memory
 from toolkit.parity.request import stretch
 from toolkit.parity.request.request import GateRequest
 from toolkit.recipe.load import load_recipe

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import Inconclusive
+from toolkit.machine import model_memory
 from toolkit.parity.job.pair import ParameterFacts
 from toolkit.parity.pairs import size
 from toolkit.parity.pairs.options import pair_request
@@ -23,7 +24,7 @@ def gated(command_line, tmp_path, monkeypatch):
     """Runs a gate of two files, as of a large model if that is asked for; returns its ``parity.json``."""
 
     def run(pair: str, words: str, is_large: bool, **changed: str) -> dict:
-        monkeypatch.setattr(size, "LARGE_ABOVE", 0 if is_large else 10**9)
+        monkeypatch.setattr(size, "MAX_PAIR_PARAMETERS", 0 if is_large else 10**9)
         files = {}
         for side in ("port", "reference"):
             files[side] = tmp_path / f"{side}.py"
@@ -78,7 +79,7 @@ def test_a_large_pair_is_trained_as_any(gated):
 
 def test_what_does_not_fit_is_refused_before_it_is_compared(command_line, tmp_path, monkeypatch):
     sides = ("--port", PAIRS / "mlp" / "port.py", "--reference-model", PAIRS / "mlp" / "reference.py")
-    monkeypatch.setattr(size, "IDLE", 2e9)
+    monkeypatch.setattr(model_memory, "WORKER_BYTES", 2e9)
     status, out, err = command_line("parity", *sides, "--max-memory", "1", "--output", tmp_path / "out")
     said = "a model of 1,989 parameters takes about 2.0 GB of memory besides its activations; it may take 1.0 GB"
     assert status == 3 and said in (out + err) and not (tmp_path / "out" / "cpu" / "parity.json").exists()

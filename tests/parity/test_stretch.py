@@ -111,7 +111,7 @@ def test_a_gate_over_a_stretch_passes_and_says_over_what(request_of_512, tmp_pat
 
 
 def test_a_large_model_passes_in_brief_and_a_fault_of_its_way_back_is_seen(request_of_512, tmp_path, monkeypatch):
-    monkeypatch.setattr(family, "LARGE_ABOVE", 0)
+    monkeypatch.setattr(family, "MAX_PARAMETERS", 0)
     request = replace(stretch.stretch(request_of_512, 128), dtypes=("float64",))
     fault = "streams-back-in-float32"
     write_request(request, request.weights, tmp_path, [fault])

@@ -18,7 +18,7 @@ from toolkit.finetune.model_config import length_of
 from toolkit.finetune.results import BASELINE, metrics_table
 from toolkit.machine import runtime
 from toolkit.machine.disk import find_write_obstacle
-from toolkit.machine.memory import READ_BYTES, explain_too_large
+from toolkit.machine.model_memory import WEIGHT_BYTES, explain_too_large
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.recipe.revisions import recorded_commits
@@ -93,7 +93,7 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
         length = length_of(recipe, config)
     resolved_config = families.part(recipe.model.name, "schema").resolve(config.to_hf())
     texts = 0 if runtime.current_device() == "gpu" else 1
-    if problem := explain_too_large(recipe.model.name, resolved_config, port_class.head, length, texts, READ_BYTES):
+    if problem := explain_too_large(recipe.model.name, resolved_config, port_class.head, length, texts, WEIGHT_BYTES):
         raise UserError(f"{folder / 'config.json'}: {problem}; if these sizes are wrong, {MODEL_REMEDY}")
     tensors = str(folder / "model.safetensors")
     if (constants := folder / CONSTANTS).exists():

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from models import families
 from toolkit.finetune.assembly import AssembledRun
-from toolkit.finetune.training_memory import MOMENTS
 from toolkit.machine import runtime
 from toolkit.machine.disk import describe_missing_space, measure_folder_bytes
+from toolkit.machine.model_memory import MOMENT_BYTES, WEIGHT_BYTES
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import hub_origin
 from toolkit.run_folder import checkpoint
@@ -29,9 +29,9 @@ def check_disk_space(recipe: Recipe, folder: Path, job: AssembledRun, processes:
     Raises:
         UserError: the space is too small; the error contains the required size.
     """
-    weights, trained_bytes = sum(value.nbytes for value in job.weights.values()), 4 * job.num_trained
+    weights, trained_bytes = sum(value.nbytes for value in job.weights.values()), WEIGHT_BYTES * job.num_trained
     num_checkpoints = min(3, Schedule.of(recipe, len(job.prepared_data.train), processes).max_steps)
-    moments = MOMENTS[recipe.train.optimizer] * job.num_trained
+    moments = MOMENT_BYTES[recipe.train.optimizer] * job.num_trained
     required_bytes = num_checkpoints * 2 * (trained_bytes + moments) + weights  # of the step, and the best
     if missing_space := describe_missing_space(folder, required_bytes - measure_folder_bytes(folder / "checkpoints")):
         raise recipe.error("train.output_dir", f"{folder}: the run {missing_space}; make room, or name another folder")

@@ -14,9 +14,9 @@ from models.operations import kernels
 from models.port.lora import adapter_parameters, linear_layers
 from toolkit.errors import ToolkitError
 from toolkit.finetune.model_config import head_of, known_model, lora_of, port_settings
-from toolkit.finetune.training_memory import TrainingMemory, amount, training_memory
 from toolkit.machine import runtime
-from toolkit.machine.memory import container_limit, physical_memory, swap_memory
+from toolkit.machine.memory import container_limit, format_bytes, physical_memory, swap_memory
+from toolkit.machine.model_memory import TrainingMemory, training_memory
 from toolkit.recipe.recipe import Recipe
 
 AUTO = "auto"
@@ -54,7 +54,7 @@ def _choose_for_recipe(recipe: Recipe, config: Mapping[str, Any], length: int) -
     required_bytes = training_of(recipe, config, length, backward="autograd").total / MAX_FILLED_SHARE
     return (
         "reversible",
-        f"model.backward auto: autograd on a GPU with {amount(required_bytes)}, reversible on a smaller one",
+        f"model.backward auto: autograd on a GPU with {format_bytes(required_bytes)}, reversible on a smaller one",
     )
 
 
@@ -76,14 +76,14 @@ class Choice:
 
     def __str__(self) -> str:
         of = (
-            f"{amount(self.available_bytes)} of {self.device_name}"
+            f"{format_bytes(self.available_bytes)} of {self.device_name}"
             if self.available_bytes is not None
             else f"memory of {self.device_name}, unknown,"
         )
         fits = "fits into" if self.backward == "autograd" else "does not fit into"
         return (
             f"model.backward auto: {self.backward}, "
-            f"since autograd's {amount(self.required_bytes)} {fits} half of the {of}"
+            f"since autograd's {format_bytes(self.required_bytes)} {fits} half of the {of}"
         )
 
 
@@ -195,12 +195,12 @@ def unfit_here(recipe: Recipe) -> list[str]:
     backward = choose_backward(recipe, config, length).backward if recipe.model.backward == AUTO else None
     total, there = training_of(recipe, config, length, backward=backward).total, memory_there("cpu")
     if there is not None and total > there:
-        return [f"training takes about {amount(total)}, and it has {amount(there)}{_swap()}"]
+        return [f"training takes about {format_bytes(total)}, and it has {format_bytes(there)}{_swap()}"]
     return []
 
 
 def _swap() -> str:
-    return f" and {amount(swap)} of swap" if (swap := swap_memory()) else " and no swap"
+    return f" and {format_bytes(swap)} of swap" if (swap := swap_memory()) else " and no swap"
 
 
 def missing_memory(recipe: Recipe, config: Any, length: int, device: str, examples: int) -> str | None:
@@ -237,11 +237,11 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str, exampl
     what = "the GPU" if device == "gpu" else "this machine"
     if device != "gpu" and MIN_ESTIMATE_SHARE * training.total > available_bytes + swap_memory():
         key = "train.batch_size" if batch_size > 1 else "data.max_length"
-        has = f"this machine has {amount(available_bytes)}{_swap()}"
+        has = f"this machine has {format_bytes(available_bytes)}{_swap()}"
         batch_description = f"{batch_size:,} texts of {length:,} tokens at once"
         raise recipe.error(key, f"{batch_description} take {training.text}; {has}{less or '; set a smaller'}")
     return (
-        f"training takes {training.text}; {what} has {amount(available_bytes)}, "
+        f"training takes {training.text}; {what} has {format_bytes(available_bytes)}, "
         f"and may kill the run without a message{less}"
     )
 

@@ -12,9 +12,8 @@ from models import families
 from models.files.plain import read_object
 from models.port.lengths import LENGTH, Fit, LengthError
 from models.port.lora import LAYER_PREFIX, LoRA, linear_layers
-from toolkit.finetune.training_memory import MOMENTS
 from toolkit.machine import runtime
-from toolkit.machine.memory import READ_BYTES, TRAINED_BYTES, explain_too_large
+from toolkit.machine.model_memory import GRADIENT_BYTES, MOMENT_BYTES, WEIGHT_BYTES, explain_too_large
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import weights_folder
 from toolkit.tasks import task_of
@@ -165,8 +164,8 @@ def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
 
 def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
     # Without gradients and moments there are only the weights, once as read and once in the model.
-    bytes_per_parameter = TRAINED_BYTES - MOMENTS["adamw"] + MOMENTS[recipe.train.optimizer]
-    texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else bytes_per_parameter)
+    trained_bytes = WEIGHT_BYTES + GRADIENT_BYTES + MOMENT_BYTES[recipe.train.optimizer]
+    texts, each = (0, WEIGHT_BYTES) if on_gpu else (1, 2 * WEIGHT_BYTES if recipe.train.lora else trained_bytes)
     config = _resolve_config(recipe, keys)
     return explain_too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
 

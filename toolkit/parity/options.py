@@ -18,7 +18,7 @@ from models.port.weights import draw_values
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import PADDLE_ENDING, get_hf_folder
 from toolkit.machine import runtime
-from toolkit.machine.memory import COMPARED_BYTES, explain_too_large
+from toolkit.machine.model_memory import MIN_GATE_PARAMETER_BYTES, explain_too_large
 from toolkit.parity.exchange.kernel_messages import KINDS as KERNELS
 from toolkit.parity.inputs.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.family import ported
@@ -101,7 +101,7 @@ def _default_batch_size(model: str, length: int) -> int:
 def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
     """Raise UserError if a model does not fit this machine's memory. A model by stages is never held whole."""
     resolved_config = part(model, "schema").resolve(config)
-    bytes_per_parameter = 0 if ported(model).goes_by_stages(config, head) else COMPARED_BYTES
+    bytes_per_parameter = 0 if ported(model).goes_by_stages(config, head) else MIN_GATE_PARAMETER_BYTES
     if problem := explain_too_large(model, resolved_config, head, length, batch_size, bytes_per_parameter):
         raise UserError(f"the configuration, --length and --batch-size: {problem}")
 

@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.families import part
-from toolkit.machine.memory import count_parameters
+from toolkit.machine.model_memory import MAX_PARAMETERS, count_parameters
 from toolkit.parity.job.family_part import family_part
-
-#: Largest number of parameters of a model that is not large. As a whole, a model takes each worker about 60 bytes per
-#: parameter. So some large models are compared stage by stage, and others with fewer checks (:attr:`.job.Job.brief`).
-LARGE_ABOVE = 10**8
 
 
 class Defaults(NamedTuple):
@@ -110,7 +106,7 @@ class Family:
         return None
 
     def is_large(self, config: Mapping[str, Any], head: str) -> bool:
-        """Return whether a model with this configuration and head has more than :data:`LARGE_ABOVE` parameters."""
+        """Return whether a model with this configuration and head has more than :data:`MAX_PARAMETERS`."""
         return False
 
     def goes_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
@@ -166,7 +162,7 @@ class PortedFamily(Family):
         return self.resolve_config(config)["pad_token_id"]
 
     def is_large(self, config: Mapping[str, Any], head: str) -> bool:
-        return count_parameters(self.name, self.resolve_config(config), head) > LARGE_ABOVE
+        return count_parameters(self.name, self.resolve_config(config), head) > MAX_PARAMETERS
 
     def chunk_length(self, config: Mapping[str, Any]) -> int:
         """Return the number of tokens in a chunk of attention; 1 for attention without chunks."""

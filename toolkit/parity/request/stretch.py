@@ -8,6 +8,7 @@ the first tokens of each text, and the first rows of a position table.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,7 +17,8 @@ import numpy as np
 from models.families import family as known_family
 from models.families import part
 from toolkit.errors import Inconclusive, UserError
-from toolkit.machine.memory import count_parameters, format_gigabytes, physical_memory
+from toolkit.machine.memory import format_gigabytes, physical_memory
+from toolkit.machine.model_memory import ModelShape, gate_memory_bytes, stage_memory_bytes
 from toolkit.parity.job.family import ported
 from toolkit.parity.request.build import is_brief, is_streamed, shape_of, spares_memory
 from toolkit.parity.request.request import GateRequest
@@ -26,19 +28,6 @@ SHARE = 0.85
 #: Smallest number of attention chunks, of the longest kind, in a shortened text. With so many, not all chunks see each
 #: other.
 CHUNKS = 4
-#: Bytes that an idle worker takes, and bytes of a worker for each parameter. These and the following numbers are fitted
-#: to the peaks of both workers on models of 10^6 to 2 * 10^7 parameters. For google/reformer-enwik8 on 2,048 tokens,
-#: 19.3 GB are estimated and 16.8 GB were measured; for 16,384 tokens of a narrow model, 4.6 GB and 7.8 GB.
-IDLE, PER_PARAMETER = 900e6, 45
-#: Bytes for each element that a layer computes (:func:`models.reformer.schema.layer_elements`). The first two count for
-#: every layer, if the reference or the port keeps all activations. The last counts only for the largest layer, if
-#: layers are recomputed.
-REFERENCE_KEEPS, PORT_KEEPS, AGAIN = 76, 38, 60
-#: Bytes for each element of the hidden states at each layer, if layers are recomputed.
-STREAMS = 80
-#: Bytes for each weight of the output layer, and for each score, in a gate stage by stage. For CTRL's own vocabulary,
-#: 5.4 GB are estimated on 5 texts of 54 tokens and 18.6 GB on 4 texts of 512 tokens; 5.4 GB and 18.2 GB were measured.
-PER_TABLE, PER_SCORE = 8, 30
 #: Required ratio of the memory to the estimate for both workers, if they are to run at the same time. For 2 layers on
 #: 16,384 tokens, 3.4 GB were estimated for each worker and 3.9 GB were measured.
 ROOM_FOR_BOTH = 1.4
@@ -109,33 +98,18 @@ def gate_memory(request: GateRequest) -> str:
 
 
 def streamed_memory_of(request: GateRequest) -> float:
-    """Return the estimated number of bytes of the larger worker in a gate stage by stage.
-
-    The output layer needs most, since no stage divides it.
-    """
-    texts, length = shape_of(request)
-    table, _ = ported(request.model).stage_elements(request.config)
-    vocabulary = part(request.model, "schema").resolve(request.config)["vocab_size"]
-    return IDLE + PER_TABLE * table + PER_SCORE * texts * length * vocabulary
+    """Return the estimated number of bytes of the larger worker in a gate stage by stage."""
+    num_weights, _ = ported(request.model).stage_elements(request.config)
+    vocab_size = part(request.model, "schema").resolve(request.config)["vocab_size"]
+    return stage_memory_bytes(num_weights, math.prod(shape_of(request)) * vocab_size)
 
 
 def memory_of(request: GateRequest) -> float:
-    """Return the estimated number of bytes of a gate whose model is compared as a whole.
-
-    The estimate is for both workers together if they run at the same time, otherwise for the larger worker.
-    """
+    """Return the estimated number of bytes of a gate whose model is compared as a whole (:mod:`.model_memory`)."""
     config = part(request.model, "schema").resolve(request.config)
     texts, length = shape_of(request)
-    layers = part(request.model, "schema").layer_elements(config, length)
-    width = part(request.model, "schema").hidden_width(config)
-    idle = IDLE + PER_PARAMETER * count_parameters(request.model, config, request.head)
-    again = idle + texts * (AGAIN * max(layers) + STREAMS * length * width * len(layers))
-    if is_brief(request):
-        return again
-    port = idle + texts * PORT_KEEPS * sum(layers)
-    if spares_memory(request):
-        return max(again, port)
-    return idle + texts * REFERENCE_KEEPS * sum(layers) + port
+    shape = ModelShape.of(request.model, config, request.head, length, texts)
+    return gate_memory_bytes(shape, is_reduced=is_brief(request), runs_in_turn=spares_memory(request))
 
 
 def _at_once(request: GateRequest, room: float | None) -> GateRequest:
