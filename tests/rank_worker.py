@@ -120,8 +120,8 @@ class Watch(randomness.Generator):
 
         trainer.training_step, trainer.compute_loss = training_step, compute_loss
 
-    def kept(self, p: float, shape: Any) -> Any:
-        mask = super().kept(p, shape)
+    def draw_mask(self, p: float, shape: Any) -> Any:
+        mask = super().draw_mask(p, shape)
         if self.step is not None and mask.size >= LARGE:
             self.masks[self.step].append(digest_of(mask.numpy()))
         return mask

@@ -22,7 +22,7 @@ from models.operations import ops
 class Source(Protocol):
     """A source of random draws."""
 
-    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+    def draw_mask(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         """Draw a dropout mask: bool of ``shape``, each element False, which drops it, with probability ``p``."""
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
@@ -38,7 +38,7 @@ class Source(Protocol):
 class Generator:
     """Paddle's own generator of the current device: the source in training."""
 
-    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+    def draw_mask(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         return ops.random_mask(p, shape)
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
@@ -73,7 +73,7 @@ def use_rng(source: Source) -> Iterator[Source]:
 
 def draw_keep_mask(p: float, training: bool, shape: Sequence[int]) -> paddle.Tensor | None:
     """Draw the mask of a dropout that another operation applies: bool of ``shape``; None if nothing is dropped."""
-    return _source.kept(p, list(shape)) if training and p != 0.0 else None
+    return _source.draw_mask(p, list(shape)) if training and p != 0.0 else None
 
 
 def dropout(x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int] | None = None) -> paddle.Tensor:
@@ -88,7 +88,7 @@ def dropout(x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int
     """
     if not training or p == 0.0:
         return x
-    return ops.keep_masked(x, _source.kept(p, x.shape if mask_shape is None else list(mask_shape)), p)
+    return ops.keep_masked(x, _source.draw_mask(p, x.shape if mask_shape is None else list(mask_shape)), p)
 
 
 class Dropout(nn.Layer):

@@ -63,7 +63,7 @@ import json, types
 from toolkit.parity.exchange.records import as_json
 from toolkit.parity.families.ctrl import reference as ctrl
 from toolkit.parity.families.reformer import reference as reformer
-ctrl.makes_its_mask_elsewhere = lambda: True
+ctrl.uses_shared_mask = lambda: True
 step = types.SimpleNamespace(was_bias_missing=True)
 print(json.dumps(as_json([*ctrl.mask_notes(), *reformer.STEP.notes.fget(step)])))
 """

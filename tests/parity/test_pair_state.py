@@ -127,11 +127,11 @@ def test_a_file_of_weights_has_its_own_numbers_in_float64(tmp_path):
     import torch
     from safetensors.torch import load_file, save_file
 
-    from toolkit.parity.families.pair.reference_patches import KeepsDouble
+    from toolkit.parity.families.pair.reference_patches import Float64Mode
 
     weights = torch.linspace(-1, 1, 12).reshape(3, 4)
     save_file({"float32": weights, "bfloat16": weights.bfloat16()}, tmp_path / "model.safetensors")
-    with KeepsDouble():
+    with Float64Mode():
         read = load_file(tmp_path / "model.safetensors")
         widened = read["bfloat16"].to(torch.float32)
     assert torch.equal(read["float32"], weights) and torch.equal(read["bfloat16"], weights.bfloat16())

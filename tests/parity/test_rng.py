@@ -365,7 +365,7 @@ def test_watching_draws_nothing_of_its_own():
     outcomes = []
     for source in (Generator(), WatchedSource(Generator(), DrawCounter())):
         paddle.seed(3)
-        first = source.kept(0.3, [4, 32]).numpy()
+        first = source.draw_mask(0.3, [4, 32]).numpy()
         outcomes.append((first, source.normal([2, 4, 1, 2], "float32", None).numpy(), paddle.randn([8]).numpy()))
     for plain, watched in zip(*outcomes, strict=True):
         assert (plain == watched).all()

@@ -11,7 +11,7 @@ import torch
 from paddle.nn import functional as ported
 from torch.nn import functional as original
 
-from toolkit.parity.families.pair.reference_patches import rounded_epsilons
+from toolkit.parity.families.pair.reference_patches import round_epsilons
 from toolkit.parity.reference.rounded import ConstantRounding
 
 #: Largest relative distance of the rounded reference from Paddle.
@@ -290,7 +290,7 @@ def test_a_norm_has_the_epsilon_of_paddles_kernel_whatever_module_calls_it(name)
     function, port = EPSILONS[name]
     x = 1e-3 * numbers(3, 4, 5)
     assert max(distances(function, port, x, rounded=False)) > MOVED
-    with rounded_epsilons():
+    with round_epsilons():
         assert max(distances(function, port, x, rounded=False)) < SAME
     assert max(distances(function, port, x, rounded=False)) > MOVED
 

@@ -66,7 +66,7 @@ def unlimited(monkeypatch):
     """Paddle's functions as a user's port has them, and no limited line so far."""
     monkeypatch.setattr(score_limit, "limited_lines", [])
     for name in ("cross_entropy_with_softmax", "log_softmax"):
-        monkeypatch.setattr(_C_ops, name, score_limit.without_limit(name, getattr(_C_ops, name)))
+        monkeypatch.setattr(_C_ops, name, score_limit.remove_limit(name, getattr(_C_ops, name)))
 
 
 def port_results(loss: Callable, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

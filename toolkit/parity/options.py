@@ -101,7 +101,7 @@ def _default_batch_size(model: str, length: int) -> int:
 def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
     """Raise UserError if a model does not fit this machine's memory. A model by stages is never held whole."""
     resolved_config = part(model, "schema").resolve(config)
-    bytes_per_parameter = 0 if ported(model).goes_by_stages(config, head) else MIN_GATE_PARAMETER_BYTES
+    bytes_per_parameter = 0 if ported(model).is_compared_by_stages(config, head) else MIN_GATE_PARAMETER_BYTES
     if problem := explain_too_large(model, resolved_config, head, length, batch_size, bytes_per_parameter):
         raise UserError(f"the configuration, --length and --batch-size: {problem}")
 
@@ -227,7 +227,7 @@ def make_configuration(
     """
     model_family, is_synthetic = ported(model), weights_from in KINDS
     if is_synthetic:
-        config = model_family.made_up(head, attention, layers or model_family.defaults.layers, length)
+        config = model_family.make_synthetic_config(head, attention, layers or model_family.defaults.layers, length)
     else:
         silence_startup()  # the configuration's class imports Paddle
         runtime.configure_paddle("cpu")

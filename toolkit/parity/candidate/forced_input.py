@@ -146,12 +146,12 @@ class Points:
 
     def replace_tensor(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Send the tensor ``x``, and return R64's tensor with its dtype and shape; without R64's, a copy of ``x``."""
-        truth_value = self.send(name, self.step.laid_out(name, x.numpy()))
+        truth_value = self.send(name, self.step.to_reference_layout(name, x.numpy()))
         if truth_value is not None and x.is_complex():
             truth_value = as_complex(truth_value)
         if truth_value is None or truth_value.size != x.size:
             return x.clone()
-        return paddle.to_tensor(self.step.in_own_layout(name, truth_value, x.shape)).astype(x.dtype)
+        return paddle.to_tensor(self.step.to_port_layout(name, truth_value, x.shape)).astype(x.dtype)
 
 
 class _Point(PyLayer):
@@ -214,7 +214,7 @@ def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = Fa
         step.replay_draws(on_leave, on_enter=on_enter, sender=points.sender) as draws,
         observe_trace(on_operation, with_composed_loops),
     ):
-        with step.watched_calls(draws, points.sender) if calls else contextlib.nullcontext() as points.calls:
+        with step.watch_calls(draws, points.sender) if calls else contextlib.nullcontext() as points.calls:
             output = step.compute(step.batch)
             if points.calls is not None:
                 for name, value in {**score_tensors(output), "loss": output.loss}.items():

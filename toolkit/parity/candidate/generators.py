@@ -111,9 +111,9 @@ class WatchedSource:
         self.counting = True
         self.draws = self.cells = 0
 
-    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+    def draw_mask(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         """Draw a dropout mask, which drops each element with probability ``p``, and report it."""
-        keep_mask = self.own.kept(p, shape)
+        keep_mask = self.own.draw_mask(p, shape)
         if self.counting:
             self.draws, self.cells = self.draws + 1, self.cells + keep_mask.size
             self.receiver.mask(self.stack.next_name("dropout"), p, shape, keep_mask.numpy())
@@ -143,7 +143,7 @@ def send_draws(job: Job, folder: Path, sender: Sender) -> None:
     generation.
     """
     kind = ported_class(job.model)
-    step = kind(job, folder, "float32", kind.again)
+    step = kind(job, folder, "float32", kind.recomputing_backward)
     watched_steps(step.model, step.batch, job.seed, DrawSender(sender))
     step.model.eval()
     with paddle.no_grad():
@@ -178,4 +178,4 @@ def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, r
                     model.clear_gradients()
     if source.cells:
         for count, cells in SEQUENCES:
-            receiver.sequence(np.stack([~source.own.kept(0.5, [cells]).numpy() for _ in range(count)]))
+            receiver.sequence(np.stack([~source.own.draw_mask(0.5, [cells]).numpy() for _ in range(count)]))

@@ -51,7 +51,7 @@ class PortedStep(Step):
     """
 
     #: Name of the recomputing backward, such as ``recompute``; :data:`PLAIN` if the family has none.
-    again = PLAIN
+    recomputing_backward = PLAIN
     #: Names of the heads that do not read all outputs of the last layer, so that the port can skip the unread outputs
     #: (``leaves_out_unread`` of its class).
     narrowed_heads: tuple[str, ...] = ()
@@ -60,7 +60,11 @@ class PortedStep(Step):
         """Build the port and load the job's weights into it; see the class for the arguments."""
         self.family = job.model
         classes = part(job.model, "modeling").CLASSES
-        self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
+        self.backwards = (
+            (PLAIN, self.recomputing_backward)
+            if self.trains_by_autograd(job.port)
+            else (self.recomputing_backward, PLAIN)
+        )
         self.reads_without_padding = job.head in READ_WITHOUT_PADDING
         self.is_narrowed = job.head in self.narrowed_heads
         self.port = job.port
@@ -78,7 +82,7 @@ class PortedStep(Step):
             for name, value in batch_arrays.items()
         }
         self.batch = {name: paddle.to_tensor(value) for name, value in batch_arrays.items()}
-        self.given_weights = TensorFile(folder / "weights.safetensors")
+        self.reference_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         self.model.class_weights = None if job.class_weights is None else np.array(job.class_weights, np.float32)
         self.model.label_smoothing = job.label_smoothing
@@ -88,7 +92,7 @@ class PortedStep(Step):
             add_adapter(self.model, LoRA.from_json(job.lora))
         if dtype == "float64":
             self.model.to(dtype="float64")
-        part(job.model, "weights").load(self.model, self.given_weights)
+        part(job.model, "weights").load(self.model, self.reference_weights)
         self.constants = self.take_constants(files.read_tensors(folder / "reference" / "constants.safetensors"))
         self.model.train()
 
@@ -129,7 +133,7 @@ class PortedStep(Step):
         """Replace the port's constants by the reference's, and return the port's own constants by name."""
         return {}
 
-    def named_draws(self, draw_tensors: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
+    def make_draws(self, draw_tensors: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
         """Return recorded draws as a source of draws, by the names of this project's modules."""
         return RecordedDraws(draw_tensors, self.rates, ModuleStack(), *arguments)
 
@@ -241,6 +245,6 @@ class PortedStep(Step):
             if parameter.grad is not None:
                 yield f"gradient:{name}", parameter.grad.numpy()
 
-    def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+    def parameter_values(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and value of each parameter that the job has weights for, in the reference's layout."""
-        return (pair for pair in weights.dump(self.model) if pair[0] in self.given_weights)
+        return (pair for pair in weights.dump(self.model) if pair[0] in self.reference_weights)

@@ -65,7 +65,7 @@ class RecordedDraws:
         self.order.setdefault(kind, []).append(name)
         return name
 
-    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+    def draw_mask(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         """Return R64's dropout mask for the next dropout of the running module.
 
         If R64 has no mask of this name and shape, the result keeps all elements.

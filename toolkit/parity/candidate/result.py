@@ -173,7 +173,7 @@ def send_dtype(
         sender.send_array("tensor", name, value)
 
     step.run(tensor)
-    sender.send_arrays("held", step.held_parameters())
+    sender.send_arrays("held", step.parameter_values())
     sender.send_arrays("constant", step.constants.items())
     sender.send_json("facts", step.facts())
     if checks_hooks and not job.brief:

@@ -65,7 +65,7 @@ def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int])
         batch: some rows of the evaluated batch, or prefixes of their texts.
         rows: indices of these rows in the evaluated batch.
     """
-    recorded_draws = step.recorded_of(WHOLE, rows, batch["input_ids"].shape[1])
+    recorded_draws = step.draws_of_rows(WHOLE, rows, batch["input_ids"].shape[1])
     with paddle.no_grad(), step.replay_draws(lambda *_: None, WHOLE, recorded_draws=recorded_draws):
         return scores_of(step.compute(batch))
 

@@ -36,7 +36,7 @@ PLAIN = "autograd"
 
 
 class CallWatch(Protocol):
-    """Interface of an object that records the calls of Paddle's functions in a run (:meth:`Step.watched_calls`)."""
+    """Interface of an object that records the calls of Paddle's functions in a run (:meth:`Step.watch_calls`)."""
 
     def pause(self) -> contextlib.AbstractContextManager[None]:
         """Inside the ``with`` block no call is recorded."""
@@ -91,7 +91,7 @@ class Step:
     rates: Mapping[str, float]
     constants: dict[str, np.ndarray]
     #: Path of the module whose output is the embedded input.
-    embedded = ""
+    embedding_module = ""
     #: Whether the run's evaluations omit padding that does not change the scores.
     reads_without_padding = False
     #: Whether the model, in evaluation, can skip outputs of its last layer that its head does not read.
@@ -151,7 +151,7 @@ class Step:
             sender: sending end of the pipe for requests and choices; None to send nothing.
             order: names of the draws of an earlier run, as in :class:`.RecordedDraws`; None to name them by modules.
         """
-        return self.named_draws(
+        return self.make_draws(
             self.recorded_draws[run] if recorded_draws is None else recorded_draws, sender, run, order
         )
 
@@ -168,7 +168,7 @@ class Step:
         """
         return []
 
-    def named_draws(self, recorded_draws: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
+    def make_draws(self, recorded_draws: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
         """Return a source of draws that names them after the port's modules.
 
         Args:
@@ -186,9 +186,7 @@ class Step:
         """Inside the ``with`` block, the port's discrete choices are sent, and R64's are used in the model."""
         yield
 
-    def watched_calls(
-        self, draws: RecordedDraws, sender: Sender
-    ) -> contextlib.AbstractContextManager[CallWatch | None]:
+    def watch_calls(self, draws: RecordedDraws, sender: Sender) -> contextlib.AbstractContextManager[CallWatch | None]:
         """Inside the ``with`` block, every call of one of Paddle's functions is sent.
 
         Nothing is sent for a port of this project, which marks its operations itself.
@@ -199,7 +197,7 @@ class Step:
         """
         return contextlib.nullcontext()
 
-    def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
+    def draws_of_rows(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
         """Return R64's draws and choices of a run for some texts of the batch, cut to a length.
 
         Args:
@@ -249,7 +247,7 @@ class Step:
         """Yield the name and gradient of every parameter that has a gradient, in the reference's layout."""
         raise NotImplementedError
 
-    def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+    def parameter_values(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and value of each parameter that the job has weights for, in the reference's layout."""
         raise NotImplementedError
 
@@ -264,7 +262,7 @@ class Step:
         """
         raise NotImplementedError
 
-    def laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
+    def to_reference_layout(self, name: str, value: np.ndarray) -> np.ndarray:
         """Return a tensor of the port in the reference's layout.
 
         Args:
@@ -273,7 +271,7 @@ class Step:
         """
         return value
 
-    def in_own_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    def to_port_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Return a tensor of the reference in the port's layout.
 
         Args:
@@ -378,7 +376,7 @@ class Step:
 
         def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
             """Keep the first embedded input, and measure the tensors of a module's output under their names."""
-            if name == self.embedded and self.embedded_output is None and not output.stop_gradient:
+            if name == self.embedding_module and self.embedded_output is None and not output.stop_gradient:
                 self.embedded_output = output
                 output.retain_grads()
             if measure is None or not self.recording or name == "":
@@ -397,7 +395,7 @@ class Step:
     def _measure_gradients(self, measure: Measure) -> None:
         """Measure the gradients of the embedded input and of the parameters, as ``gradient:NAME``."""
         if self.embedded_output is not None and self.embedded_output.grad is not None:
-            measure(f"gradient:{self.embedded}", self.embedded_output.grad.numpy())
+            measure(f"gradient:{self.embedding_module}", self.embedded_output.grad.numpy())
         for name, value in self.parameter_gradients():
             measure(f"gradient:{name}", value)
 

@@ -83,11 +83,11 @@ class Family:
         name: name of the family, or :data:`.pair.PAIR`.
 
     Attributes:
-        recomputed: description of the parts that the port recomputes in its backward; empty if it keeps everything.
+        recomputed_parts: description of the parts that the port recomputes in its backward; empty for no parts.
         pads_left: whether the family's tokenizers can pad on the left, too.
     """
 
-    recomputed = ""
+    recomputed_parts = ""
     pads_left = False
 
     def __init__(self, name: str) -> None:
@@ -109,7 +109,7 @@ class Family:
         """Return whether a model with this configuration and head has more than :data:`MAX_PARAMETERS`."""
         return False
 
-    def goes_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
+    def is_compared_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
         """Return whether a model with this configuration and head is compared stage by stage by default."""
         return False
 
@@ -168,7 +168,7 @@ class PortedFamily(Family):
         """Return the number of tokens in a chunk of attention; 1 for attention without chunks."""
         return 1
 
-    def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
+    def make_synthetic_config(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
         """Return a synthetic configuration of the family's usual layout, without the keys that follow from the length.
 
         Args:

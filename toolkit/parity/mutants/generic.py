@@ -50,15 +50,15 @@ def _disable_dropout(context: SimpleNamespace, layer: Any) -> None:
         layer.p = 0
     else:
         draw_mask = lambda draws, p, shape: context.paddle.full(shape, 1 - p, "float64")  # noqa: E731
-        _replace_draws(context, layer, context.paths[0], kept=draw_mask)
+        _replace_draws(context, layer, context.paths[0], draw_mask=draw_mask)
 
 
 def _skip_dropout_scale(context: SimpleNamespace, layer: Any) -> None:
     if isinstance(layer, context.paddle.nn.Dropout):
         layer.mode = "downscale_in_infer"
     else:
-        draw_mask = lambda draws, p, shape: draws.kept(p, shape).astype("float64") * (1 - p)  # noqa: E731
-        _replace_draws(context, layer, context.paths[0], kept=draw_mask)
+        draw_mask = lambda draws, p, shape: draws.draw_mask(p, shape).astype("float64") * (1 - p)  # noqa: E731
+        _replace_draws(context, layer, context.paths[0], draw_mask=draw_mask)
 
 
 def _halve_dropout_rate(context: SimpleNamespace, layer: Any) -> None:
@@ -66,19 +66,19 @@ def _halve_dropout_rate(context: SimpleNamespace, layer: Any) -> None:
         layer.p = layer.p / 2
     else:
         scale = lambda p: (1 - p) / (1 - p / 2)  # noqa: E731
-        draw_mask = lambda draws, p, shape: draws.kept(p / 2, shape).astype("float64") * scale(p)  # noqa: E731
-        _replace_draws(context, layer, context.paths[0], kept=draw_mask)
+        draw_mask = lambda draws, p, shape: draws.draw_mask(p / 2, shape).astype("float64") * scale(p)  # noqa: E731
+        _replace_draws(context, layer, context.paths[0], draw_mask=draw_mask)
 
 
 def _share_dropout_mask(context: SimpleNamespace, first_layer: Any, second_layer: Any) -> None:
     masks: list[Any] = []
 
     def draw_first(draws: Any, p: float, shape: Sequence[int]) -> Any:
-        masks.append(draws.kept(p, shape))
+        masks.append(draws.draw_mask(p, shape))
         return masks[-1]
 
-    _replace_draws(context, first_layer, context.paths[0], kept=draw_first)
-    _replace_draws(context, second_layer, context.paths[1], kept=lambda draws, p, shape: masks[-1])
+    _replace_draws(context, first_layer, context.paths[0], draw_mask=draw_first)
+    _replace_draws(context, second_layer, context.paths[1], draw_mask=lambda draws, p, shape: masks[-1])
 
 
 def _drop_in_evaluation(context: SimpleNamespace, layer: Any) -> None:
@@ -99,7 +99,7 @@ def _replace_draws(context: SimpleNamespace, layer: Any, path: str, **replacemen
     def forward_with_replacements(*args: Any, **kwargs: Any) -> Any:
         if operations._draws is None:
             return forward(*args, **kwargs)
-        with operations.use(_ReplacedDraws(operations._draws, path, **replacements)):
+        with operations.use_draws(_ReplacedDraws(operations._draws, path, **replacements)):
             return forward(*args, **kwargs)
 
     # Not setattr: PaddleNLP's models change values that are set as attributes.
@@ -130,10 +130,10 @@ def _choose_second_best(context: SimpleNamespace, layer: Any) -> None:
         count = own_choice.shape[-1]
         ranks = [*range(count - 1), count] if count < scores.shape[-1] else [1, 0, *range(2, count)]
         # Paddle's own function, since a replayed one would return R64's choice.
-        order = context.paddle.argsort.of_paddle(scores.detach(), -1, descending)
-        return draws.chosen(scores, order.index_select(context.paddle.to_tensor(ranks), -1), descending)
+        order = context.paddle.argsort.paddle_original(scores.detach(), -1, descending)
+        return draws.replay_choice(scores, order.index_select(context.paddle.to_tensor(ranks), -1), descending)
 
-    _replace_draws(context, layer, context.paths[0], chosen=choose)
+    _replace_draws(context, layer, context.paths[0], replay_choice=choose)
 
 
 def mask_arguments(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:

@@ -104,7 +104,7 @@ class Step:
     #: Class of the reference model for each head, by the head's name.
     heads: ClassVar[Mapping[str, type]] = {}
     #: Dotted path of the module whose output is the embedded input, and whose gradient is compared.
-    embedded = ""
+    embedding_module = ""
     #: Whether the step is only a forward in evaluation mode, without a backward.
     forward_only = False
     #: Mask of the elements of each of R64's outputs that the loss does not depend on, by the output's name
@@ -294,7 +294,7 @@ class Step:
         """
         self.model.train(not self.forward_only)
         self.model.zero_grad(set_to_none=True)
-        recorder = Recorder(self.model, self.draws[TRAINING], keep, embedding_module=self.embedded)
+        recorder = Recorder(self.model, self.draws[TRAINING], keep, embedding_module=self.embedding_module)
         recorder.recording = has_hooks
         is_truth = has_hooks and self.dtype == "float64" and not nudge
         recorder.unread = self.unread if is_truth else None

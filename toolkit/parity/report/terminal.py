@@ -122,7 +122,7 @@ def _build_table(report: Report) -> Table:
 def _recomputed_lines(report: Report) -> list[str]:
     """Return lines with the largest distance of each recomputing backward from plain autograd."""
     lines = []
-    theirs, method = report.reference.own_backward, family(report.request.model).recomputed
+    theirs, method = report.reference.own_backward, family(report.request.model).recomputed_parts
     for dtype in report.candidate.dtypes:
         errors = [comparison.relative for comparison in report.verdict.recomputed if comparison.dtype == dtype]
         if not (errors and method):

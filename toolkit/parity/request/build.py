@@ -52,7 +52,7 @@ def is_streamed(request: GateRequest) -> bool:
     """Return whether a request's model is compared stage by stage, since it is too large to be held whole."""
     if request.streamed is not None:
         return request.streamed
-    return family(request.model).goes_by_stages(request.config, request.head)
+    return family(request.model).is_compared_by_stages(request.config, request.head)
 
 
 def is_brief(request: GateRequest) -> bool:

@@ -113,7 +113,7 @@ def _format_margin(margin: float) -> str:
 def _describe_request(request: GateRequest) -> str:
     """Return the kind of weights, the shape and the port's settings in a family's request, as text."""
     kind = getattr(request.weights, "kind", "given")
-    config_texts = [f"{key} {request.config[key]}" for key in family_part(request.model, "sweep").SHOWN]
+    config_texts = [f"{key} {request.config[key]}" for key in family_part(request.model, "sweep").PRINTED_KEYS]
     setting_texts = [f"{key} {value}" for key, value in request.port.items()]
     return ", ".join([f"{kind} weights", *config_texts, *setting_texts])
 
@@ -180,7 +180,7 @@ def vary_request(request: GateRequest, seed: int, fixed_keys: Collection[str] = 
         fixed_keys: keys of the configuration that do not change.
     """
     one_of = make_chooser(seed)
-    values = choose_values(family_part(request.model, "sweep").VARIED, one_of)
+    values = choose_values(family_part(request.model, "sweep").VARIED_VALUES, one_of)
     config = {**request.config, **{key: value for key, value in values.items() if key not in fixed_keys}}
     length = request.batch["input_ids"].shape[1]
     batch = random_batch(config, request.head, one_of(*BATCH_SIZES), length, seed, request.model)
@@ -198,7 +198,7 @@ def random_request(model: str, seed: int, kind: str | None = None) -> GateReques
     one_of = make_chooser(seed)
     family_sweep = family_part(model, "sweep")
     head = one_of(*part(model, "weights").HEADS)
-    config, length = family_sweep.draw(head, one_of)
+    config, length = family_sweep.draw_config(head, one_of)
     drawn_kind = one_of(*KINDS)  # drawn even if unused, so that a seed has the same shape with every kind
     resolved_config = part(model, "schema").resolve(config)
     return GateRequest(
@@ -208,6 +208,6 @@ def random_request(model: str, seed: int, kind: str | None = None) -> GateReques
         weights=SyntheticWeights(resolved_config, head, seed, kind or drawn_kind, model),
         batch=random_batch(config, head, one_of(*BATCH_SIZES), length, seed, model),
         seed=seed,
-        port=choose_values(family_sweep.PORT, one_of),
+        port=choose_values(family_sweep.PORT_VALUES, one_of),
         training=TrainingSettings(**choose_values(TRAINING, one_of)),
     )

@@ -33,14 +33,13 @@ from toolkit.parity.exchange import files, stages
 from toolkit.parity.exchange.handover import Sender
 from toolkit.parity.exchange.results import Place
 from toolkit.parity.exchange.tensor_file import TensorFile
-from toolkit.parity.families.ctrl.candidate import TABLE as POSITIONS
-from toolkit.parity.families.ctrl.candidate import table_place
+from toolkit.parity.families.ctrl.candidate import POSITION_TABLE, find_table_place
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.error_stats import PIECE, ROWS
 from toolkit.parity.measure.naming import ModuleStack
 
 #: Name of the embedding's weight.
-TABLE = "transformer.w.weight"
+EMBEDDING_WEIGHT = "transformer.w.weight"
 #: Arrays by name.
 Tensors = dict[str, np.ndarray]
 
@@ -79,21 +78,21 @@ class StreamedCTRL:
         self.rows = np.unique(self.batch["input_ids"].numpy())
         self.length = self.batch["input_ids"].shape[1]
         #: Configuration for parts of the model that read no tokens: a vocabulary of one token, and no padding id.
-        self.without_words = CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1, "pad_token_id": None})
-        self.layers = {dtype: self._layer(dtype) for dtype in self.dtypes}
+        self.one_token_config = CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1, "pad_token_id": None})
+        self.layers = {dtype: self._make_layer(dtype) for dtype in self.dtypes}
 
     # -- parts of the port --------------------------------------------------------------------------------------------
 
-    def _layer(self, dtype: str) -> nn.Layer:
+    def _make_layer(self, dtype: str) -> nn.Layer:
         """Return a layer of the port in a dtype, taken from a model with a vocabulary of one token."""
-        layer = CTRLModel(self.without_words).h[0]
+        layer = CTRLModel(self.one_token_config).h[0]
         if self.lora is not None:
             add_adapter(layer, self.lora, "transformer.h.0")
         layer.to(dtype=dtype)
         layer.train()
         return layer
 
-    def _load(self, layer: nn.Layer, prefix: str, weights: TensorFile) -> None:
+    def _load_layer(self, layer: nn.Layer, prefix: str, weights: TensorFile) -> None:
         """Set a layer's weights, and send the values that it holds afterwards.
 
         Args:
@@ -102,19 +101,19 @@ class StreamedCTRL:
             weights: the reference's weights of the stage.
         """
         for name, parameter in layer.named_parameters():
-            full = f"{prefix}.{name}"
-            role = self.table[full].role
+            full_name = f"{prefix}.{name}"
+            role = self.table[full_name].role
             dtype = str(parameter.dtype).rsplit(".", 1)[-1]
-            value = np.asarray(to_paddle(weights[full], role), dtype, order="C")
+            value = np.asarray(to_paddle(weights[full_name], role), dtype, order="C")
             parameter.set_value(value)
-            self.sender.send_array("held", full, to_paddle(values_of(parameter), role))
+            self.sender.send_array("held", full_name, to_paddle(values_of(parameter), role))
 
-    def _bias(self, dtype: str) -> paddle.Tensor:
+    def _attention_bias(self, dtype: str) -> paddle.Tensor:
         """Return the port's mask for the attention scores, which combines causality and padding."""
         return attention_bias(0, self.length, self.batch.get("attention_mask"), dtype)
 
     @contextlib.contextmanager
-    def _watched(self, layer: nn.Layer, prefix: str, draws: RecordedDraws, sender: Sender | None) -> Iterator[None]:
+    def _watch_layer(self, layer: nn.Layer, prefix: str, draws: RecordedDraws, sender: Sender | None) -> Iterator[None]:
         """Name the draws after the running modules, and send their outputs inside the ``with`` block.
 
         Args:
@@ -124,16 +123,16 @@ class StreamedCTRL:
             sender: receiver of the outputs; None to send no outputs.
         """
 
-        def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+        def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
             """Send the first output tensor of a module after its call."""
             tensor = first_tensor(output)
             if sender is not None and tensor is not None:
-                sender.send_array("tensor", called, tensor.numpy())
+                sender.send_array("tensor", call_name, tensor.numpy())
 
-        with apply_signs(layer, draws), watch(layer, draws.stack, left, prefix):
+        with apply_signs(layer, draws), watch(layer, draws.stack, on_leave, prefix):
             yield
 
-    def _draws(self, stage: str) -> RecordedDraws:
+    def _read_draws(self, stage: str) -> RecordedDraws:
         """Return the reference's draws of a stage."""
         path = self.side.other / "draws" / f"{stage}.safetensors"
         rates = files.read_json(path.with_suffix(".json"))
@@ -141,25 +140,25 @@ class StreamedCTRL:
 
     # -- stages -------------------------------------------------------------------------------------------------------
 
-    def run_stage(self, stage: str, before: str | None) -> None:
+    def run_stage(self, stage: str, previous_stage: str | None) -> None:
         """Run a stage in each dtype and write its results, unless an earlier run has finished the stage.
 
         Args:
             stage: name of the stage.
-            before: name of the previous stage, whose results are the inputs; None for the first stage.
+            previous_stage: name of the previous stage, whose results are the inputs; None for the first stage.
         """
         if self.side.is_done(stage):
             return
         self.side.wait_for_truth(stage)
-        state = self.side.state(before) if before else {}
-        after: dict[str, np.ndarray] = {}
-        with_table = stage.removesuffix(stages.BACKWARD) in (stages.EMBEDDING, stages.HEAD)
+        state = self.side.state(previous_stage) if previous_stage else {}
+        results: dict[str, np.ndarray] = {}
+        uses_table = stage.removesuffix(stages.BACKWARD) in (stages.EMBEDDING, stages.HEAD)
         for dtype in self.dtypes:
             self.sender.begin(stage, dtype)
-            draws = self._draws(stage)
-            with use_rng(draws), return_large_blocks() if with_table else contextlib.nullcontext():
-                after.update(self._compute(stage, dtype, state, draws))
-        self.side.leave(stage, after)
+            draws = self._read_draws(stage)
+            with use_rng(draws), return_large_blocks() if uses_table else contextlib.nullcontext():
+                results.update(self._compute(stage, dtype, state, draws))
+        self.side.leave(stage, results)
         self.sender.send_json("done", None)
 
     def _compute(self, stage: str, dtype: str, state: dict[str, np.ndarray], draws: RecordedDraws) -> Tensors:
@@ -181,24 +180,24 @@ class StreamedCTRL:
             return self._embedding_backward(dtype, weights, state[dtype], draws)
         index = stages.layer_of(stage)
         prefix, layer = f"transformer.h.{index}", self.layers[dtype]
-        self._load(layer, prefix, weights)
-        self._place(layer, prefix)
+        self._load_layer(layer, prefix, weights)
+        self._send_places(layer, prefix)
         if stage.endswith(stages.BACKWARD):
             inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)[dtype]
             return {dtype: self._layer_backward(layer, prefix, dtype, inputs, state[dtype], draws)}
-        with paddle.no_grad(), self._watched(layer, prefix, draws, self.sender):
-            return {dtype: layer(paddle.to_tensor(state[dtype]), self._bias(dtype))[0].numpy()}
+        with paddle.no_grad(), self._watch_layer(layer, prefix, draws, self.sender):
+            return {dtype: layer(paddle.to_tensor(state[dtype]), self._attention_bias(dtype))[0].numpy()}
 
-    def _place(self, layer: nn.Layer, prefix: str) -> None:
+    def _send_places(self, layer: nn.Layer, prefix: str) -> None:
         """Send the source locations of a layer and its modules.
 
         Args:
             layer: layer of the port.
             prefix: path of the layer in the whole model.
         """
-        whole = {"": Place(type(layer).__name__, ""), **places(layer)}
+        layer_places = {"": Place(type(layer).__name__, ""), **places(layer)}
         self.sender.send_json(
-            "places", {".".join(filter(None, [prefix, name])): place for name, place in whole.items()}
+            "places", {".".join(filter(None, [prefix, name])): place for name, place in layer_places.items()}
         )
 
     def _layer_backward(
@@ -215,13 +214,13 @@ class StreamedCTRL:
             draws: the reference's draws of the stage.
         """
         hidden_states = paddle.to_tensor(inputs, stop_gradient=False)
-        with self._watched(layer, prefix, draws, None):
-            output = layer(hidden_states, self._bias(dtype))[0]
+        with self._watch_layer(layer, prefix, draws, None):
+            output = layer(hidden_states, self._attention_bias(dtype))[0]
         paddle.autograd.backward([output], [paddle.to_tensor(gradient)])
         for name, parameter in layer.named_parameters():
-            full = f"{prefix}.{name}"
+            path = f"{prefix}.{name}"
             if parameter.grad is not None:  # the verdict reports a missing gradient
-                self._tensor(f"gradient:{full}", to_paddle(values_of(parameter.grad), self.table[full].role))
+                self._send_tensor(f"gradient:{path}", to_paddle(values_of(parameter.grad), self.table[path].role))
         layer.clear_gradients()
         return hidden_states.grad.numpy()
 
@@ -237,23 +236,23 @@ class StreamedCTRL:
             sender: receiver of the outputs and of the parameter's value. If it is None, the result is for a backward,
                 and only the parameter's rows for the batch's tokens have values.
         """
-        body = CTRLModel(self.without_words)
-        body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
+        body = CTRLModel(self.one_token_config)
+        body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITION_TABLE]
         body.h = paddle.nn.LayerList()
-        body.w.weight = _table(weights, TABLE, dtype, None if sender else self.rows)
+        body.w.weight = _read_large_parameter(weights, EMBEDDING_WEIGHT, dtype, None if sender else self.rows)
         body.train()
         if sender is not None:
-            sender.send_array("held", TABLE, values_of(body.w.weight))
+            sender.send_array("held", EMBEDDING_WEIGHT, values_of(body.w.weight))
 
-        def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+        def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
             """Send the output of the embedding and of its dropout."""
-            if sender is not None and called in ("output:transformer.w", "output:transformer.dropout"):
-                sender.send_array("tensor", called, output.numpy())
+            if sender is not None and call_name in ("output:transformer.w", "output:transformer.dropout"):
+                sender.send_array("tensor", call_name, output.numpy())
 
-        with watch(body, draws.stack, left, "transformer"):
+        with watch(body, draws.stack, on_leave, "transformer"):
             return body.embed(self.batch["input_ids"], paddle.arange(self.length).unsqueeze(0)), body.w.weight
 
-    def _head(self, dtype: str, weights: TensorFile, hidden: np.ndarray, draws: RecordedDraws) -> Tensors:
+    def _head(self, dtype: str, weights: TensorFile, last_hidden_states: np.ndarray, draws: RecordedDraws) -> Tensors:
         """Compute the last norm, the logits, the loss and their backward, and send the tensors.
 
         The gradient of the head's weight is computed in blocks of rows from the gradient of the logits. The weight and
@@ -262,90 +261,91 @@ class StreamedCTRL:
         Args:
             dtype: dtype of the run.
             weights: the reference's weights of the stage.
-            hidden: output of the last layer, (B, T, n_embd).
+            last_hidden_states: output of the last layer, (B, T, n_embd).
             draws: the reference's draws of the stage.
 
         Returns:
-            Gradient of ``hidden``, and the gradient of the weight's rows for the batch's tokens, named `rows:DTYPE`.
+            Gradient of the last layer's output (`DTYPE`) and of the weight's rows of the batch's tokens (`rows:DTYPE`).
         """
-        tied = self.config.tie_word_embeddings
-        name = TABLE if tied else "lm_head.weight"
-        tables = stages.open_weights(self.folder, stages.EMBEDDING) if tied else weights
-        norm = CTRLModel(self.without_words).layernorm
+        is_tied = self.config.tie_word_embeddings
+        name = EMBEDDING_WEIGHT if is_tied else "lm_head.weight"
+        table_file = stages.open_weights(self.folder, stages.EMBEDDING) if is_tied else weights
+        norm = CTRLModel(self.one_token_config).layernorm
         norm.to(dtype=dtype)
-        self._load(norm, "transformer.layernorm", weights)
+        self._load_layer(norm, "transformer.layernorm", weights)
         biases = weights["lm_head.bias"]
-        bias = _parameter(biases, dtype)
+        bias = _make_parameter(biases, dtype)
         self.sender.send_array("held", "lm_head.bias", values_of(bias))
-        table = _table(tables, name, dtype)
-        if not tied:
+        table = _read_large_parameter(table_file, name, dtype)
+        if not is_tied:
             self.sender.send_array("held", name, values_of(table))
         table.stop_gradient = True
-        hidden_states = paddle.to_tensor(hidden, stop_gradient=False)
-        with self._watched(norm, "transformer.layernorm", draws, self.sender):
-            normed = norm(hidden_states)
-        logits = self._scores(normed, table, bias)
-        self._tensor("logits", values_of(logits))
-        of_logits: list[paddle.Tensor] = []
-        logits.register_hook(lambda gradient: of_logits.append(gradient))
+        hidden_states = paddle.to_tensor(last_hidden_states, stop_gradient=False)
+        with self._watch_layer(norm, "transformer.layernorm", draws, self.sender):
+            normalized_states = norm(hidden_states)
+        logits = self._logits(normalized_states, table, bias)
+        self._send_tensor("logits", values_of(logits))
+        logits_gradients: list[paddle.Tensor] = []
+        logits.register_hook(lambda gradient: logits_gradients.append(gradient))
         loss = losses.next_token_loss(logits, self.batch["labels"])
-        self._tensor("loss", loss.numpy())
+        self._send_tensor("loss", loss.numpy())
         del logits  # for a large vocabulary, the scores take half a gigabyte
         loss.backward()
         for key, parameter in norm.named_parameters():
-            self._tensor(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy())
-        self._tensor("gradient:lm_head.bias", bias.grad.numpy())
-        normed, shape = normed.detach(), tuple(table.shape)
+            self._send_tensor(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy())
+        self._send_tensor("gradient:lm_head.bias", bias.grad.numpy())
+        normalized_states, shape = normalized_states.detach(), tuple(table.shape)
         del table, loss
-        rows = self._gradient_of_table(normed, tables, name, of_logits[0], biases, dtype)
-        if not tied:
+        rows = self._send_head_gradient(normalized_states, table_file, name, logits_gradients[0], biases, dtype)
+        if not is_tied:
             self.sender.send_json("all rows", list(shape), name)
         return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": rows}
 
-    def _scores(self, normed: paddle.Tensor, table: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
+    def _logits(self, states: paddle.Tensor, table: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
         """Return the logits of the port's head, (B, T, rows), for some or all rows of its weight.
 
         Args:
-            normed: output of the last norm, (B, T, n_embd).
+            states: output of the last norm, (B, T, n_embd).
             table: rows of the head's weight, (rows, n_embd).
             bias: the same rows of the bias, (rows,).
         """
-        head = LMHead(self.without_words)
+        head = LMHead(self.one_token_config)
         head.bias = bias
         if not self.config.tie_word_embeddings:
             head.weight = table
-        return head(normed, table)
+        return head(states, table)
 
-    def _gradient_of_table(
+    def _send_head_gradient(
         self,
-        normed: paddle.Tensor,
-        tables: TensorFile,
+        normalized_states: paddle.Tensor,
+        table_file: TensorFile,
         name: str,
-        of_logits: paddle.Tensor,
+        logits_gradient: paddle.Tensor,
         biases: np.ndarray,
         dtype: str,
     ) -> np.ndarray:
         """Send the gradient of the head's weight in blocks, and return its rows for the batch's tokens.
 
         Args:
-            normed: output of the last norm, (B, T, n_embd).
-            tables: file with the weight.
+            normalized_states: output of the last norm, (B, T, n_embd).
+            table_file: file with the weight.
             name: name of the weight in the file.
-            of_logits: gradient of the logits, (B, T, vocab_size).
+            logits_gradient: gradient of the logits, (B, T, vocab_size).
             biases: bias of the head, (vocab_size,).
             dtype: dtype of the run.
         """
-        kept = []
+        batch_rows = []
         for start in range(0, len(biases), ROWS):
             end = min(start + ROWS, len(biases))
-            block = _parameter(tables.rows(name, start, end), dtype)
-            scores = self._scores(normed, block, _parameter(biases[start:end], dtype))
-            paddle.autograd.backward([scores], [of_logits[..., start:end]])
-            sent = paddle.zeros_like(block) if block.grad is None else block.grad  # a head may return no gradient
-            gradient = values_of(sent)
+            block = _make_parameter(table_file.rows(name, start, end), dtype)
+            scores = self._logits(normalized_states, block, _make_parameter(biases[start:end], dtype))
+            paddle.autograd.backward([scores], [logits_gradient[..., start:end]])
+            # A head may return no gradient.
+            block_gradient = paddle.zeros_like(block) if block.grad is None else block.grad
+            gradient = values_of(block_gradient)
             self.sender.send_array("rows", name, gradient, [start, self.config.tie_word_embeddings])
-            kept.append(gradient[self.rows[(self.rows >= start) & (self.rows < end)] - start])
-        return np.concatenate(kept)
+            batch_rows.append(gradient[self.rows[(self.rows >= start) & (self.rows < end)] - start])
+        return np.concatenate(batch_rows)
 
     def _embedding_backward(
         self, dtype: str, weights: TensorFile, gradient: np.ndarray, draws: RecordedDraws
@@ -361,30 +361,30 @@ class StreamedCTRL:
             gradient: gradient of the embedding's output, (B, T, n_embd).
             draws: the reference's draws of the stage.
         """
-        self._tensor("gradient:transformer.dropout", gradient)
+        self._send_tensor("gradient:transformer.dropout", gradient)
         hidden_states, table = self._embed(dtype, weights, draws, None)
         paddle.autograd.backward([hidden_states], [paddle.to_tensor(gradient)])
-        own = paddle.index_select(table.grad, paddle.to_tensor(self.rows)).numpy()
-        tied = self.config.tie_word_embeddings
-        if tied:
-            own = own + self.side.state(stages.HEAD)[f"rows:{dtype}"]
-        self.sender.send_array("own rows", TABLE, own, [list(table.shape), tied])
+        row_gradients = paddle.index_select(table.grad, paddle.to_tensor(self.rows)).numpy()
+        is_tied = self.config.tie_word_embeddings
+        if is_tied:
+            row_gradients = row_gradients + self.side.state(stages.HEAD)[f"rows:{dtype}"]
+        self.sender.send_array("own rows", EMBEDDING_WEIGHT, row_gradients, [list(table.shape), is_tied])
         return {}
 
-    def _tensor(self, name: str, value: np.ndarray) -> None:
+    def _send_tensor(self, name: str, value: np.ndarray) -> None:
         """Send a tensor of the port to the comparator."""
         self.sender.send_array("tensor", name, value)
 
 
-def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
-    """Return a parameter with the given values.
+def _make_parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
+    """Return an array as a parameter of Paddle in a dtype.
 
     The port's constructors would first fill a large parameter with random numbers.
     """
     return EagerParamBase.from_tensor(paddle.to_tensor(value).astype(dtype))
 
 
-def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None = None) -> paddle.Tensor:
+def _read_large_parameter(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None = None) -> paddle.Tensor:
     """Return a large parameter, which is read piece by piece.
 
     Args:
@@ -394,7 +394,7 @@ def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None =
         rows: indices of the needed rows; the other rows may be 0. None for all rows.
     """
     if paddle.get_device() != "cpu":
-        return _parameter(weights[name], dtype)
+        return _make_parameter(weights[name], dtype)
     values = allocate_mapped_zeros(weights.shape(name), dtype, huge_pages=rows is None)
     if rows is None:
         flat, start = values.reshape(-1), 0
@@ -417,9 +417,9 @@ def run(job: Job, folder: Path, sender: Sender) -> None:
     """
     files.wait_for_reference(folder, "constants.safetensors")
     model = StreamedCTRL(job, folder, sender)
-    todo = stages.plan(model.depth)
-    for before, stage in zip([None, *todo], todo, strict=False):
-        model.run_stage(stage, before)
+    stage_names = stages.plan(model.depth)
+    for previous_stage, stage in zip([None, *stage_names], stage_names, strict=False):
+        model.run_stage(stage, previous_stage)
     sender.begin()
-    sender.send_array("constant", POSITIONS, position_table(model.config.n_positions, model.config.n_embd))
-    sender.send_json("places", {POSITIONS: table_place(), **head_places(CTRLLMHeadModel)})
+    sender.send_array("constant", POSITION_TABLE, position_table(model.config.n_positions, model.config.n_embd))
+    sender.send_json("places", {POSITION_TABLE: find_table_place(), **head_places(CTRLLMHeadModel)})

@@ -9,13 +9,13 @@ from toolkit.parity.job.family import BenchSettings, Defaults, PortedFamily, Tok
 from toolkit.parity.job.family_part import family_part
 
 #: Small configuration for `toolkit bench`. The released CTRL has n_embd=1280 dff=8192 n_layer=48 vocab_size=246534.
-BENCHED = {"n_embd": 320, "n_head": 4, "dff": 1280, "vocab_size": 5000, "pad_token_id": 0}
+BENCH_CONFIG = {"n_embd": 320, "n_head": 4, "dff": 1280, "vocab_size": 5000, "pad_token_id": 0}
 
 
 class CTRL(PortedFamily):
     """CTRL (Keskar et al. 2019) in the gate. Synthetic configurations have the layout of Salesforce/ctrl."""
 
-    recomputed = "recomputed layers"
+    recomputed_parts = "recomputed layers"
     pads_left = True
     #: The length is small, because the logits of 100 tokens take 0.2 GB in float64, and several copies are needed.
     defaults = Defaults(head="causal_lm", layers=48, length=54, batch_size=5)
@@ -25,7 +25,7 @@ class CTRL(PortedFamily):
         lengths=[64, 128, 256],
         depths=[2, 4, 8],
         tokenizer=("bpe", 2000),
-        overrides=BENCHED,
+        overrides=BENCH_CONFIG,
         paddlenlp=(
             "CTRLConfig", "CTRLLMHeadModel", "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "dff",
             "resid_pdrop", "embd_pdrop", "layer_norm_epsilon", "initializer_range", "pad_token_id",
@@ -36,7 +36,7 @@ class CTRL(PortedFamily):
     last_maps = ("attention.dense", "ffn.2")
     short_names: Mapping[str, str] = {"transformer.": ""}
 
-    def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
+    def make_synthetic_config(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
         """Return a synthetic configuration.
 
         Args:
@@ -54,9 +54,9 @@ class CTRL(PortedFamily):
             layers: number of layers.
             length: number of tokens of each text.
         """
-        return {**BENCHED, "n_layer": layers, "n_positions": max(256, length)}
+        return {**BENCH_CONFIG, "n_layer": layers, "n_positions": max(256, length)}
 
-    def goes_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
+    def is_compared_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
         """Return whether a model is compared stage by stage: a large language model, not a classifier.
 
         Args:
@@ -83,7 +83,7 @@ class CTRL(PortedFamily):
 
         The curve has the output of each layer and of the last norm, the logits and the loss.
         """
-        return family_part(self.name, "stage_names").SHOWN.fullmatch(name) is not None
+        return family_part(self.name, "stage_names").PUBLISHED_NAMES.fullmatch(name) is not None
 
     def stage_elements(self, config: Mapping[str, Any]) -> tuple[int, int]:
         """Return the number of parameters of the embedding, and of a layer."""

@@ -21,11 +21,11 @@ from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
 
 #: Number that the released CTRL adds to the attention scores of later tokens.
-LATER = -1e4
+LATER_SCORE = -1e4
 #: Functions that scale the attention scores, in different versions of transformers.
-SCALED = (torch.Tensor.div, torch.Tensor.__truediv__, torch.Tensor.mul, torch.Tensor.__mul__)
+SCALE_FUNCTIONS = (torch.Tensor.div, torch.Tensor.__truediv__, torch.Tensor.mul, torch.Tensor.__mul__)
 #: Functions that normalize the attention scores, in different versions of transformers.
-SOFTMAX = (torch.softmax, torch.nn.functional.softmax)
+SOFTMAX_FUNCTIONS = (torch.softmax, torch.nn.functional.softmax)
 
 
 class CTRLStep(Step):
@@ -35,12 +35,12 @@ class CTRLStep(Step):
         "causal_lm": modeling_ctrl.CTRLLMHeadModel,
         "sequence_classification": modeling_ctrl.CTRLForSequenceClassification,
     }
-    embedded = "transformer.dropout"
+    embedding_module = "transformer.dropout"
     aliases: ClassVar = {"lm_head.weight": "transformer.w.weight"}
 
     def configuration(self, keys: Mapping) -> CTRLConfig:
         """Return the configuration of transformers for the job's configuration keys."""
-        return config_of(keys)
+        return make_config(keys)
 
     def constants(self) -> dict[str, np.ndarray]:
         """Return the position table by name, float32 (positions, n_embd).
@@ -63,7 +63,7 @@ class CTRLStep(Step):
             function: torch function.
             arguments: arguments of the call.
         """
-        return operation(module, function, arguments)
+        return find_operation(module, function, arguments)
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
@@ -73,7 +73,7 @@ class CTRLStep(Step):
             recorder: unused.
             plain: unused.
         """
-        with own_mask():
+        with use_own_mask():
             yield
 
     def decode(self, keep: Keep) -> None:
@@ -88,7 +88,7 @@ class CTRLStep(Step):
         if not isinstance(self.model, modeling_ctrl.CTRLLMHeadModel):
             return
         past = None
-        with own_mask():
+        with use_own_mask():
             for number, inputs in enumerate(split_for_decoding(self._inputs()), 1):
                 output = self.model(**inputs, past_key_values=past, use_cache=True)
                 past = output.past_key_values
@@ -101,10 +101,10 @@ class CTRLStep(Step):
             recorder: recorder of the run, which knows the running module.
             nudge: number of the noise run; 0 for no change.
         """
-        return masked_scores_rounded_otherwise(recorder.stack, nudge)
+        return vary_masked_scores(recorder.stack, nudge)
 
 
-def operation(module: str, function: Callable, arguments: tuple) -> Operation | None:
+def find_operation(module: str, function: Callable, arguments: tuple) -> Operation | None:
     """Return the operation of a call of a torch function that a trace compares; None for other calls.
 
     Args:
@@ -122,12 +122,12 @@ def operation(module: str, function: Callable, arguments: tuple) -> Operation | 
         return Operation("transpose", ("heads", "heads", "heads", "merged"))
     if function is torch.matmul:
         return Operation("matmul", ("scores", "context"))
-    if function in SCALED:
+    if function in SCALE_FUNCTIONS:
         return Operation("scale", ("scaled_scores", None))
-    return Operation("softmax", ("probabilities",), enters="masked_scores") if function in SOFTMAX else None
+    return Operation("softmax", ("probabilities",), enters="masked_scores") if function in SOFTMAX_FUNCTIONS else None
 
 
-def masked_scores_rounded_otherwise(stack: ModuleStack, nudge: int) -> contextlib.AbstractContextManager:
+def vary_masked_scores(stack: ModuleStack, nudge: int) -> contextlib.AbstractContextManager:
     """Vary the rounding of attention scores that a mask moves to -1e4 inside the ``with`` block.
 
     At -1e4, the distance of neighboring numbers is 1e-3 in float32 and 1e-12 in float64, so the rounding of a score is
@@ -139,10 +139,10 @@ def masked_scores_rounded_otherwise(stack: ModuleStack, nudge: int) -> contextli
         stack: running modules.
         nudge: number of the noise run; 0 for no change.
     """
-    return OperationWatch(_MovedScores(stack, nudge), operation) if nudge else contextlib.nullcontext()
+    return OperationWatch(_ScoreShifter(stack, nudge), find_operation) if nudge else contextlib.nullcontext()
 
 
-class _MovedScores:
+class _ScoreShifter:
     """Moves attention scores by a random fraction of the distance of neighboring numbers at -1e4.
 
     It replaces the recorder of :class:`.points.OperationWatch`.
@@ -167,12 +167,12 @@ class _MovedScores:
         """
         if operation != "scaled_scores":
             return x
-        unit = torch.finfo(x.dtype).eps * 2.0 ** math.floor(math.log2(-LATER))
+        unit = torch.finfo(x.dtype).eps * 2.0 ** math.floor(math.log2(-LATER_SCORE))
         draw = np.random.default_rng([self.nudge, *self.stack.module.encode()])  # the same layer by layer
         return x + unit * draw.random()
 
 
-def config_of(keys: Mapping) -> CTRLConfig:
+def make_config(keys: Mapping) -> CTRLConfig:
     """Return the reference's configuration, with eager attention if transformers has other kernels, too.
 
     Args:
@@ -181,31 +181,27 @@ def config_of(keys: Mapping) -> CTRLConfig:
     return CTRLConfig(**keys, use_cache=False, attn_implementation="eager")
 
 
-def makes_its_mask_elsewhere() -> bool:
+def uses_shared_mask() -> bool:
     """Return whether CTRL in this version of transformers uses the mask function that all models share."""
     return hasattr(modeling_ctrl, "create_causal_mask")
 
 
 def mask_notes() -> list[Note]:
     """Return the note for the report if CTRL's own mask had to replace the mask of transformers, in a list."""
-    return [Note("reference-mask")] if makes_its_mask_elsewhere() else []
+    return [Note("reference-mask")] if uses_shared_mask() else []
 
 
 @contextlib.contextmanager
-def own_mask() -> Iterator[None]:
+def use_own_mask() -> Iterator[None]:
     """Use CTRL's own mask inside the ``with`` block.
 
     The mask adds -1e4 to the scores of later tokens, and the smallest number of the dtype to the scores of padding.
     """
-    undo = (
-        set_attribute(modeling_ctrl, "create_causal_mask", additive_mask)
-        if makes_its_mask_elsewhere()
-        else lambda: None
-    )
+    restore = set_attribute(modeling_ctrl, "create_causal_mask", additive_mask) if uses_shared_mask() else lambda: None
     try:
         yield
     finally:
-        undo()
+        restore()
 
 
 def additive_mask(
@@ -227,11 +223,11 @@ def additive_mask(
     """
     past = 0 if past_key_values is None else past_key_values.get_seq_length()
     total = past + inputs_embeds.shape[1]
-    added = torch.triu(inputs_embeds.new_ones(total, total), 1)[None, None, past:] * LATER
+    mask = torch.triu(inputs_embeds.new_ones(total, total), 1)[None, None, past:] * LATER_SCORE
     if attention_mask is not None:
-        kept = attention_mask[:, None, None, :].to(inputs_embeds.dtype)
-        added = added + (1.0 - kept) * torch.finfo(inputs_embeds.dtype).min
-    return added
+        keep_mask = attention_mask[:, None, None, :].to(inputs_embeds.dtype)
+        mask = mask + (1.0 - keep_mask) * torch.finfo(inputs_embeds.dtype).min
+    return mask
 
 
 #: Class of the step of CTRL's reference.

@@ -25,8 +25,8 @@ from toolkit.machine.heap import allocate_mapped_zeros, keep_freed_memory, retur
 from toolkit.parity.exchange import files, stages
 from toolkit.parity.exchange.results import OwnLoss, ReferenceFacts, ReferenceResult
 from toolkit.parity.exchange.tensor_file import SpilledTensors, TensorFile
-from toolkit.parity.families.ctrl.reference import config_of, mask_notes, masked_scores_rounded_otherwise, own_mask
-from toolkit.parity.families.ctrl.stage_names import SHOWN
+from toolkit.parity.families.ctrl.reference import make_config, mask_notes, use_own_mask, vary_masked_scores
+from toolkit.parity.families.ctrl.stage_names import PUBLISHED_NAMES
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
@@ -41,10 +41,10 @@ from toolkit.parity.reference.reordered import ReorderedSums
 from toolkit.parity.reference.step import DTYPES, PIECE, nudge_copy, nudge_piece_, nudge_tensor_, steps_of
 
 #: Name of the embedding's weight.
-TABLE = "transformer.w.weight"
+EMBEDDING_WEIGHT = "transformer.w.weight"
 
 
-class Variant(NamedTuple):
+class ReferenceRun(NamedTuple):
     """A run of the reference: R64, or one of the runs that measure the noise baseline.
 
     Attributes:
@@ -59,15 +59,15 @@ class Variant(NamedTuple):
     nudge: int
 
 
-def variants(noise_runs: dict[str, int]) -> list[Variant]:
+def plan_runs(noise_runs: dict[str, int]) -> list[ReferenceRun]:
     """Return the runs of the reference in order, R64 first.
 
     Args:
         noise_runs: number of noise runs of each dtype, as in :func:`toolkit.parity.reference.noise.measure_noise`.
     """
-    runs = [Variant("truth", "float64", 0)]
-    runs += [Variant(f"float32-{run}", "float32", run) for run in range(noise_runs["float32"])]
-    return runs + [Variant(f"float64-{run}", "float64", run) for run in range(1, noise_runs["float64"] + 1)]
+    runs = [ReferenceRun("truth", "float64", 0)]
+    runs += [ReferenceRun(f"float32-{run}", "float32", run) for run in range(noise_runs["float32"])]
+    return runs + [ReferenceRun(f"float64-{run}", "float64", run) for run in range(1, noise_runs["float64"] + 1)]
 
 
 class Ledger:
@@ -75,19 +75,19 @@ class Ledger:
 
     Args:
         runs: runs of the reference.
-        spilled: whether tensors are kept on disk, because the logits over a large vocabulary take half a gigabyte.
+        uses_disk: whether tensors are kept on disk, because the logits over a large vocabulary take half a gigabyte.
 
     Attributes:
         truth: R64's tensors by name. Published tensors of the first float32 run are named `float32:NAME`.
         records: size of each tensor of R64, and its noise in each dtype, by name.
     """
 
-    def __init__(self, runs: list[Variant], spilled: bool) -> None:
+    def __init__(self, runs: list[ReferenceRun], uses_disk: bool) -> None:
         self.runs = runs
-        self.truth: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if spilled else {}
+        self.truth: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if uses_disk else {}
         self.records: dict[str, TensorRecord] = {}
 
-    def keep(self, run: Variant, name: str, value: np.ndarray) -> None:
+    def keep(self, run: ReferenceRun, name: str, value: np.ndarray) -> None:
         """Record one tensor of one run. The tensor of R64 must be recorded before the other runs.
 
         Args:
@@ -96,19 +96,19 @@ class Ledger:
             value: the tensor.
         """
         if run.name == "truth":
-            self._hold(name, value)
+            self._store(name, value)
             self.add_truth(name, error_stats.describe(value))
             return
         self.add_noise(run, name, error_stats.measure_error(value, self.truth[name]))
-        if run.name == "float32-0" and SHOWN.fullmatch(name):
-            self._hold(f"float32:{name}", value)
+        if run.name == "float32-0" and PUBLISHED_NAMES.fullmatch(name):
+            self._store(f"float32:{name}", value)
 
-    def _hold(self, name: str, value: np.ndarray) -> None:
+    def _store(self, name: str, value: np.ndarray) -> None:
         """Store a tensor in :attr:`truth`."""
-        on_disk = isinstance(self.truth, SpilledTensors)
-        self.truth[name] = value if on_disk or is_gradient(name) else value.copy()  # a layer's output may change
+        is_on_disk = isinstance(self.truth, SpilledTensors)
+        self.truth[name] = value if is_on_disk or is_gradient(name) else value.copy()  # a layer's output may change
 
-    def add_noise(self, run: Variant, name: str, error: TensorStats) -> None:
+    def add_noise(self, run: ReferenceRun, name: str, error: TensorStats) -> None:
         """Record the distance of a tensor of a run from R64.
 
         Args:
@@ -150,7 +150,7 @@ class MeasuredStage:
     own_loss: OwnLoss | None = None
 
 
-class ReachedError(Exception):
+class FirstLayerReachedError(Exception):
     """Raised when a model without layers has computed the input of its first layer."""
 
 
@@ -164,9 +164,9 @@ class Capture(nn.Module):
     """
 
     def forward(self, hidden_states, *arguments, **options):
-        """Store the arguments, and raise ReachedError."""
+        """Store the arguments, and raise FirstLayerReachedError."""
         self.hidden_states, self.arguments, self.options = hidden_states, arguments, options
-        raise ReachedError
+        raise FirstLayerReachedError
 
     @classmethod
     def first_call(cls, body: nn.Module, *inputs: torch.Tensor, **options: torch.Tensor | None) -> Capture:
@@ -179,12 +179,12 @@ class Capture(nn.Module):
         """
         capture = cls()
         body.h = nn.ModuleList([capture])
-        with own_mask(), contextlib.suppress(ReachedError):
+        with use_own_mask(), contextlib.suppress(FirstLayerReachedError):
             body(*inputs, **options)
         return capture
 
 
-class Blank(nn.Module):
+class ZeroEmbedding(nn.Module):
     """Replaces the embedding by zeros, if only the masks of the model are needed.
 
     Args:
@@ -200,7 +200,7 @@ class Blank(nn.Module):
         return self.weight.expand(*input_ids.shape, -1).clone()
 
 
-class Given(nn.Module):
+class LastNormBody(nn.Module):
     """Replaces the body of a language model by its last norm, applied to the known output of the layers.
 
     Args:
@@ -220,32 +220,33 @@ class Given(nn.Module):
         return BaseModelOutputWithPast(last_hidden_state=self.layernorm(self.hidden_states))
 
 
-class GradientOfTable:
+class GradientReceiver:
     """Receives the gradient of the head's weight in blocks of rows (:class:`.GradientByRows`).
 
     Args:
         rows: sorted ids of the batch's tokens. These rows of the gradient are kept.
-        left_out: sorted indices of the rows that the statistics omit.
-        size: statistics of R64's gradient, or of the distance of another run from it. Each block is added.
-        truth: function that returns R64's rows from a start to an end index; None for R64 itself.
-        write: function that receives each block to write it to a file; None to write nothing.
+        omitted_rows: sorted indices of the rows that the statistics omit.
+        stats: statistics of R64's gradient, or of the distance of another run from it. Each block is added.
+        read_truth: function that returns R64's rows from a start to an end index; None for R64 itself.
+        write_block: function that receives each block to write it to a file; None to write nothing.
 
     Attributes:
-        kept: rows of the batch's tokens in the blocks so far.
+        batch_rows: rows of the batch's tokens in the blocks so far.
     """
 
     def __init__(
         self,
         rows: np.ndarray,
-        left_out: np.ndarray,
-        size: RunningStats,
-        truth: Callable[[int, int], np.ndarray] | None = None,
-        write: Callable[[np.ndarray], None] | None = None,
+        omitted_rows: np.ndarray,
+        stats: RunningStats,
+        read_truth: Callable[[int, int], np.ndarray] | None = None,
+        write_block: Callable[[np.ndarray], None] | None = None,
     ) -> None:
-        self.rows, self.left_out, self.size, self.truth, self.write = rows, left_out, size, truth, write
-        self.kept: list[np.ndarray] = []
+        self.rows, self.omitted_rows, self.stats = rows, omitted_rows, stats
+        self.read_truth, self.write_block = read_truth, write_block
+        self.batch_rows: list[np.ndarray] = []
 
-    def take(self, start: int, rows: torch.Tensor) -> None:
+    def add_block(self, start: int, rows: torch.Tensor) -> None:
         """Add a block of rows of the gradient.
 
         Args:
@@ -253,15 +254,15 @@ class GradientOfTable:
             rows: the block, (rows, n_embd).
         """
         value, end = rows.numpy(force=True), start + len(rows)
-        if self.write is not None:
-            self.write(value)
-        true = None if self.truth is None else self.truth(start, end)
-        self.size.add_rows(value, start, self.left_out, true)
-        self.kept.append(value[self.rows[(self.rows >= start) & (self.rows < end)] - start])
+        if self.write_block is not None:
+            self.write_block(value)
+        true_rows = None if self.read_truth is None else self.read_truth(start, end)
+        self.stats.add_rows(value, start, self.omitted_rows, true_rows)
+        self.batch_rows.append(value[self.rows[(self.rows >= start) & (self.rows < end)] - start])
 
     def rows_of_batch(self) -> np.ndarray:
         """Return the gradient's rows of the batch's tokens, (number of different tokens, n_embd)."""
-        return np.concatenate(self.kept)
+        return np.concatenate(self.batch_rows)
 
 
 class StreamedCTRL:
@@ -289,22 +290,22 @@ class StreamedCTRL:
     def __init__(self, job: Job, folder: Path) -> None:
         self.folder = folder
         self.depth = job.config["n_layer"]
-        self.config = config_of({**job.config, "n_layer": 1})
+        self.config = make_config({**job.config, "n_layer": 1})
         self.batch = {k: torch.from_numpy(v) for k, v in files.read_tensors(folder / "batch.safetensors").items()}
         self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
         self.batch = {name: value.to(self.device) for name, value in self.batch.items()}
-        self.runs = variants(job.noise_runs)
+        self.runs = plan_runs(job.noise_runs)
         self.lora = job.lora
         self.draws = Draws(job.seed)
         self.side = stages.Side(folder, "reference")
         self.rows = torch.unique(self.batch["input_ids"])  # sorted
         self.tied = self.config.tie_word_embeddings
         self.arguments = {name: self._layer_arguments(dtype) for name, dtype in DTYPES.items()}
-        self.layers = {name: self._layer(dtype) for name, dtype in DTYPES.items()}
+        self.layers = {name: self._make_layer(dtype) for name, dtype in DTYPES.items()}
         self.leaks: list[str] = []
         self.sums: ReorderedSums | None = None
 
-    def _each_run(self) -> Iterator[Variant]:
+    def _each_run(self) -> Iterator[ReferenceRun]:
         """Yield one run after another, with the reordering of sums in force.
 
         The runs that measure the noise of float64 compute every sum in another order.
@@ -317,7 +318,7 @@ class StreamedCTRL:
 
     # -- parts of the reference ---------------------------------------------------------------------------------------
 
-    def _skeleton(self, kind: type) -> nn.Module:
+    def _make_skeleton(self, kind: type) -> nn.Module:
         """Return a model with a single layer in train mode, without memory for its parameters.
 
         Args:
@@ -333,98 +334,99 @@ class StreamedCTRL:
         """Return the position table as the reference's constructor computes it, float32 (n_positions, n_embd)."""
         return modeling_ctrl.positional_encoding(self.config.n_positions, self.config.n_embd, torch.float)
 
-    def _layer(self, dtype: torch.dtype) -> nn.Module:
+    def _make_layer(self, dtype: torch.dtype) -> nn.Module:
         """Return a layer of the reference in a dtype, with its adapter if the job has one. Its weights are not set."""
-        layer = self._skeleton(modeling_ctrl.CTRLModel).h[0]
+        layer = self._make_skeleton(modeling_ctrl.CTRLModel).h[0]
         adapt_model(layer, self.lora, "transformer.h.0")
         return layer.to(dtype).to_empty(device=self.device).train()
 
     def _layer_arguments(self, dtype: torch.dtype) -> Capture:
         """Return the arguments of the reference's calls of its layers in a dtype, such as the mask."""
-        body = self._skeleton(modeling_ctrl.CTRLModel)
-        body.w, body.h, body.layernorm = Blank(self.config.n_embd), nn.ModuleList(), nn.Identity()
+        body = self._make_skeleton(modeling_ctrl.CTRLModel)
+        body.w, body.h, body.layernorm = ZeroEmbedding(self.config.n_embd), nn.ModuleList(), nn.Identity()
         body.to(device=self.device, dtype=dtype)
         with torch.no_grad():
             return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
-    def _table(self, run: Variant, weights: TensorFile, name: str, room: np.ndarray) -> torch.Tensor:
+    def _read_table(self, run: ReferenceRun, weights: TensorFile, name: str, memory: np.ndarray) -> torch.Tensor:
         """Return a large parameter in the dtype and with the nudge of a run, which is read piece by piece.
 
         Args:
             run: run of the reference.
             weights: file with the parameter.
             name: name of the parameter in the file.
-            room: memory for the parameter, which is reused by each run, (number of elements,).
+            memory: memory for the parameter, which is reused by each run, (number of elements,).
         """
         dtype, shape = DTYPES[run.dtype], weights.shape(name)
-        flat = torch.from_numpy(room).view(dtype)[: math.prod(shape)]
-        steps = steps_of(run.nudge, len(flat), dtype) if run.nudge else None
-        for piece, values in zip(flat.split(PIECE), weights.pieces(name, PIECE), strict=True):
+        flat_parameter = torch.from_numpy(memory).view(dtype)[: math.prod(shape)]
+        steps = steps_of(run.nudge, len(flat_parameter), dtype) if run.nudge else None
+        for piece, values in zip(flat_parameter.split(PIECE), weights.pieces(name, PIECE), strict=True):
             piece.copy_(torch.from_numpy(values))
             if steps is not None:
                 nudge_piece_(piece, steps)
-        return flat.view(shape).to(self.device)
+        return flat_parameter.view(shape).to(self.device)
 
-    def _rows_of_table(self, run: Variant, value: np.ndarray) -> nn.Parameter:
+    def _make_row_parameter(self, run: ReferenceRun, rows_in_float32: np.ndarray) -> nn.Parameter:
         """Return the embedding's rows of the batch's tokens, in the dtype and with the nudge of a run.
 
-        These are some hundreds of 246,534 rows. Their values are the same as in :meth:`_table`.
+        These are some hundreds of 246,534 rows. Their values are the same as in :meth:`_read_table`.
 
         Args:
             run: run of the reference.
-            value: the rows, float32 (number of different tokens, n_embd).
+            rows_in_float32: the rows, float32 (number of different tokens, n_embd).
         """
         rows, width = self.rows.cpu(), self.config.n_embd
-        taken = torch.from_numpy(value).to(DTYPES[run.dtype], copy=True)
+        row_values = torch.from_numpy(rows_in_float32).to(DTYPES[run.dtype], copy=True)
         if run.nudge:
-            steps = steps_of(run.nudge, self.config.vocab_size * width, taken.dtype)
-            places = (rows[:, None] * width + torch.arange(width)) % PIECE
-            zero = taken == 0
-            taken.view(steps.dtype).add_(steps[places])
-            taken[zero] = torch.finfo(taken.dtype).tiny
-        return nn.Parameter(taken.to(self.device))
+            steps = steps_of(run.nudge, self.config.vocab_size * width, row_values.dtype)
+            element_indices = (rows[:, None] * width + torch.arange(width)) % PIECE
+            is_zero = row_values == 0
+            row_values.view(steps.dtype).add_(steps[element_indices])
+            row_values[is_zero] = torch.finfo(row_values.dtype).tiny
+        return nn.Parameter(row_values.to(self.device))
 
     # -- stages -------------------------------------------------------------------------------------------------------
 
-    def run_stage(self, stage: str, before: str | None) -> None:
+    def run_stage(self, stage: str, previous_stage: str | None) -> None:
         """Run a stage in all runs and write its results, unless an earlier process has finished the stage.
 
         Args:
             stage: name of the stage.
-            before: name of the previous stage, whose results are the inputs; None for the first stage.
+            previous_stage: name of the previous stage, whose results are the inputs; None for the first stage.
         """
         if self.side.is_done(stage):
             return
         with NarrowingWatch() as narrowing:
-            self._run_stage(stage, before, narrowing)
+            self._run_stage(stage, previous_stage, narrowing)
 
-    def _run_stage(self, stage: str, before: str | None, narrowing: NarrowingWatch) -> None:
+    def _run_stage(self, stage: str, previous_stage: str | None, narrowing: NarrowingWatch) -> None:
         """Run a stage in all runs, and write its results.
 
         Args:
             stage: name of the stage.
-            before: name of the previous stage; None for the first stage.
+            previous_stage: name of the previous stage; None for the first stage.
             narrowing: watch for source locations that compute in less than float64.
         """
         ledger = Ledger(self.runs, stage == stages.HEAD)
-        state = self.side.state(before) if before else {}
-        measured = MeasuredStage(ledger.records)
+        state = self.side.state(previous_stage) if previous_stage else {}
+        measurements = MeasuredStage(ledger.records)
         if stage == stages.EMBEDDING:
-            after = self._embedding(ledger)
+            results = self._embedding(ledger)
         elif stage == stages.HEAD:
             with return_large_blocks():
-                after = self._head(ledger, state, measured)
+                results = self._head(ledger, state, measurements)
         elif stage == stages.EMBEDDING + stages.BACKWARD:
-            after = self._embedding_backward(ledger, state)
+            results = self._embedding_backward(ledger, state)
         elif stage.endswith(stages.BACKWARD):
-            after = self._layer_backward(stage, ledger, state)
+            results = self._layer_backward(stage, ledger, state)
         else:
-            after = self._layer_forward(stage, ledger, state)
-        measured.relu_moved, measured.narrowings, measured.leaks = self.draws.moved, narrowing.places, self.leaks
+            results = self._layer_forward(stage, ledger, state)
+        measurements.relu_moved, measurements.narrowings = self.draws.moved, narrowing.places
+        measurements.leaks = self.leaks
         self._write_draws(stage)
         self.side.write_truth(stage, dict(ledger.truth))
-        self.side.leave(stage, after)
-        self.side.finish(stage, measured)
+        self.side.leave(stage, results)
+        self.side.finish(stage, measurements)
 
     def _write_draws(self, stage: str) -> None:
         """Write the draws of a stage, and start with new draws."""
@@ -444,9 +446,9 @@ class StreamedCTRL:
     def _read_rows(self) -> np.ndarray:
         """Return the embedding's rows of the batch's tokens, float32 (number of different tokens, n_embd)."""
         weights = stages.open_weights(self.folder, stages.EMBEDDING)
-        return np.concatenate([weights.rows(TABLE, row, row + 1) for row in self.rows.tolist()])
+        return np.concatenate([weights.rows(EMBEDDING_WEIGHT, row, row + 1) for row in self.rows.tolist()])
 
-    def _embed(self, run: Variant, rows: np.ndarray, ledger: Ledger | None) -> tuple[torch.Tensor, nn.Parameter]:
+    def _embed(self, run: ReferenceRun, rows: np.ndarray, ledger: Ledger | None) -> tuple[torch.Tensor, nn.Parameter]:
         """Return the first layer's input, (B, T, n_embd), and the embedding's rows of the batch's tokens.
 
         Args:
@@ -454,8 +456,8 @@ class StreamedCTRL:
             rows: the rows in float32, (number of different tokens, n_embd).
             ledger: record of the stage's tensors. If it is None, gradients are enabled for a backward.
         """
-        body = self._skeleton(modeling_ctrl.CTRLModel)
-        body.w.weight = self._rows_of_table(run, rows)
+        body = self._make_skeleton(modeling_ctrl.CTRLModel)
+        body.w.weight = self._make_row_parameter(run, rows)
         tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # index of each token among the rows
         body.h, body.layernorm = nn.ModuleList(), nn.Identity()
 
@@ -470,7 +472,7 @@ class StreamedCTRL:
             call = Capture.first_call(body, tokens, attention_mask=self.batch.get("attention_mask"))
         return call.hidden_states, body.w.weight
 
-    def _load_layer(self, run: Variant, stage: str, weights: dict[str, np.ndarray]) -> tuple[nn.Module, str]:
+    def _load_layer(self, run: ReferenceRun, stage: str, weights: dict[str, np.ndarray]) -> tuple[nn.Module, str]:
         """Return the layer of a run with the weights of a stage, and the layer's path in the whole model.
 
         Args:
@@ -482,7 +484,7 @@ class StreamedCTRL:
         layer = self.layers[run.dtype]
         with torch.no_grad():
             for name, parameter in layer.named_parameters():
-                fill(parameter, torch.from_numpy(weights[f"{prefix}.{name}"]), run.nudge)
+                fill_parameter(parameter, torch.from_numpy(weights[f"{prefix}.{name}"]), run.nudge)
         return layer, prefix
 
     def _layer_forward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -494,16 +496,16 @@ class StreamedCTRL:
             state: input of the layer by run.
         """
         weights = stages.read_weights(self.folder, stage)
-        after = {}
+        outputs = {}
         for run in self._each_run():
             layer, prefix = self._load_layer(run, stage, weights)
             recorder = Recorder(layer, self.draws, functools.partial(ledger.keep, run), prefix)
             call = self.arguments[run.dtype]
-            moved = masked_scores_rounded_otherwise(recorder.stack, run.nudge)
-            with torch.no_grad(), recorder.watch(), moved:
+            varied_rounding = vary_masked_scores(recorder.stack, run.nudge)
+            with torch.no_grad(), recorder.watch(), varied_rounding:
                 hidden_states = torch.from_numpy(state[run.name]).to(self.device)
-                after[run.name] = to_numpy(first_tensor(layer(hidden_states, *call.arguments, **call.options)))
-        return after
+                outputs[run.name] = to_numpy(first_tensor(layer(hidden_states, *call.arguments, **call.options)))
+        return outputs
 
     def _layer_backward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the gradient of a layer's input, (B, T, n_embd), by run.
@@ -516,14 +518,14 @@ class StreamedCTRL:
         weights = stages.read_weights(self.folder, stage)
         index = stages.layer_of(stage)
         inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)
-        after = {}
+        input_gradients = {}
         for run in self._each_run():
             layer, prefix = self._load_layer(run, stage, weights)
             recorder = Recorder(layer, self.draws, keep_nothing, prefix)
             recorder.recording = False
             call = self.arguments[run.dtype]
             hidden_states = torch.from_numpy(inputs[run.name]).to(self.device).requires_grad_()
-            with recorder.watch(), masked_scores_rounded_otherwise(recorder.stack, run.nudge):
+            with recorder.watch(), vary_masked_scores(recorder.stack, run.nudge):
                 output = first_tensor(layer(hidden_states, *call.arguments, **call.options))
             assert output is not None
             output.backward(torch.from_numpy(state[run.name]).to(self.device))
@@ -531,10 +533,10 @@ class StreamedCTRL:
                 if parameter.grad is not None:  # not frozen
                     ledger.keep(run, f"gradient:{prefix}.{name}", parameter.grad.numpy(force=True))
             layer.zero_grad(set_to_none=True)  # the ledger now owns the gradients
-            after[run.name] = to_numpy(hidden_states.grad)
-        return after
+            input_gradients[run.name] = to_numpy(hidden_states.grad)
+        return input_gradients
 
-    def _head(self, ledger: Ledger, state: dict[str, np.ndarray], measured: MeasuredStage) -> dict[str, np.ndarray]:
+    def _head(self, ledger: Ledger, state: dict[str, np.ndarray], measurements: MeasuredStage) -> dict[str, np.ndarray]:
         """Compute the last norm, the logits, the loss and their backward in all runs.
 
         R64's gradient of the head's weight is written to a separate file.
@@ -542,25 +544,27 @@ class StreamedCTRL:
         Args:
             ledger: record of the stage's tensors.
             state: output of the last layer, (B, T, n_embd), by run.
-            measured: measurements of the stage.
+            measurements: measurements of the stage.
 
         Returns:
             Gradient of the last layer's output by run, and the gradient of the weight's rows for the batch's tokens,
                 named `rows:RUN`.
         """
-        table = TABLE if self.tied else "lm_head.weight"
+        table = EMBEDDING_WEIGHT if self.tied else "lm_head.weight"
         weights = stages.open_weights(self.folder, stages.HEAD)
-        tables = stages.open_weights(self.folder, stages.EMBEDDING) if self.tied else weights
-        room = allocate_mapped_zeros((math.prod(tables.shape(table)),), "float64")  # reused by each run
-        after: dict[str, np.ndarray] = {}
+        table_file = stages.open_weights(self.folder, stages.EMBEDDING) if self.tied else weights
+        memory = allocate_mapped_zeros((math.prod(table_file.shape(table)),), "float64")  # reused by each run
+        results: dict[str, np.ndarray] = {}
         for run in self._each_run():
-            with self._gradient_of_table(run, table, measured.partial) as gradient:
-                by_rows = GradientByRows(self._table(run, tables, table, room), gradient.take, self.sums)
+            with self._receive_gradient(run, table, measurements.partial) as gradient:
+                by_rows = GradientByRows(
+                    self._read_table(run, table_file, table, memory), gradient.add_block, self.sums
+                )
                 model = self._head_model(run, weights, by_rows.used)
                 hidden_states = torch.from_numpy(state[run.name]).to(self.device).requires_grad_()
                 model.transformer.hidden_states = hidden_states
 
-                def keep(name: str, value: np.ndarray, run: Variant = run) -> None:
+                def keep(name: str, value: np.ndarray, run: ReferenceRun = run) -> None:
                     """Record the output of the last norm."""
                     if name == "output:transformer.layernorm":
                         ledger.keep(run, name, value)
@@ -577,31 +581,31 @@ class StreamedCTRL:
                     loss.backward()
             for name, parameter in model.named_parameters():
                 ledger.keep(run, f"gradient:{name}", to_numpy(parameter.grad))
-            after[run.name] = to_numpy(hidden_states.grad)
-            after[f"rows:{run.name}"] = gradient.rows_of_batch()
+            results[run.name] = to_numpy(hidden_states.grad)
+            results[f"rows:{run.name}"] = gradient.rows_of_batch()
             del model, loss, by_rows
-        del room
+        del memory
         batch = {name: to_numpy(value) for name, value in self.batch.items()}
-        skeleton = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
-        measured.own_loss = own_loss.check_loss(ledger.truth, batch, "causal_lm", skeleton)
+        skeleton = self._make_skeleton(modeling_ctrl.CTRLLMHeadModel)
+        measurements.own_loss = own_loss.check_loss(ledger.truth, batch, "causal_lm", skeleton)
         if not self.tied:
-            self._record_table(ledger, table, measured.partial)
-        return after
+            self._record_gradient(ledger, table, measurements.partial)
+        return results
 
-    def _head_model(self, run: Variant, weights: TensorFile, table: torch.Tensor) -> nn.Module:
-        """Return the language model with its last norm and head, whose body is replaced by :class:`Given`.
+    def _head_model(self, run: ReferenceRun, weights: TensorFile, table: torch.Tensor) -> nn.Module:
+        """Return the language model with its last norm and head, whose body is replaced by :class:`LastNormBody`.
 
         Args:
             run: run of the reference.
             weights: weights of the stage.
             table: weight of the head.
         """
-        model = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
+        model = self._make_skeleton(modeling_ctrl.CTRLLMHeadModel)
         norm = model.transformer.layernorm.to(DTYPES[run.dtype]).to_empty(device=self.device)
         with torch.no_grad():
             for name, parameter in norm.named_parameters():
-                fill(parameter, torch.from_numpy(weights[f"transformer.layernorm.{name}"]), run.nudge)
-        model.transformer = Given(norm)
+                fill_parameter(parameter, torch.from_numpy(weights[f"transformer.layernorm.{name}"]), run.nudge)
+        model.transformer = LastNormBody(norm)
         bias = nudge_copy(torch.from_numpy(weights["lm_head.bias"]), DTYPES[run.dtype], run.nudge)
         model.lm_head.bias = nn.Parameter(bias.to(self.device))
         del model.lm_head.weight  # only a parameter may replace a parameter
@@ -609,7 +613,9 @@ class StreamedCTRL:
         return model
 
     @contextlib.contextmanager
-    def _gradient_of_table(self, run: Variant, table: str, sizes: dict[str, RunningStats]) -> Iterator[GradientOfTable]:
+    def _receive_gradient(
+        self, run: ReferenceRun, weight_name: str, run_stats: dict[str, RunningStats]
+    ) -> Iterator[GradientReceiver]:
         """Yield the receiver of the gradient of the head's weight. R64's gradient is written to a separate file.
 
         If the weight is tied to the embedding, the statistics omit the rows of the batch's tokens. These rows are
@@ -617,35 +623,35 @@ class StreamedCTRL:
 
         Args:
             run: run of the reference.
-            table: name of the weight.
-            sizes: statistics by run; an entry for the run is added.
+            weight_name: name of the weight.
+            run_stats: statistics by run; an entry for the run is added.
         """
         rows, shape = self.rows.cpu().numpy(), (self.config.vocab_size, self.config.n_embd)
-        left_out = rows if self.tied else np.array([], int)
-        sizes[run.name] = RunningStats()
+        omitted_rows = rows if self.tied else np.array([], int)
+        run_stats[run.name] = RunningStats()
         if run.name != "truth":
             truth = TensorFile(self.side.path("truth", "head-table"))
-            yield GradientOfTable(rows, left_out, sizes[run.name], functools.partial(truth.rows, table))
+            yield GradientReceiver(rows, omitted_rows, run_stats[run.name], functools.partial(truth.rows, weight_name))
             return
         with self.side.writing_truth("head-table", 8 * math.prod(shape)) as writer:
-            writer.begin(table, "float64", shape)
-            yield GradientOfTable(rows, left_out, sizes[run.name], write=writer.extend)
+            writer.begin(weight_name, "float64", shape)
+            yield GradientReceiver(rows, omitted_rows, run_stats[run.name], write_block=writer.extend)
 
-    def _record_table(self, ledger: Ledger, table: str, sizes: dict[str, RunningStats]) -> None:
+    def _record_gradient(self, ledger: Ledger, weight_name: str, run_stats: dict[str, RunningStats]) -> None:
         """Record the size of R64's gradient of a large weight, and the distances of the other runs.
 
         Args:
             ledger: record of the stage's tensors.
-            table: name of the weight.
-            sizes: statistics of R64's gradient, and of the distance of each other run, by run.
+            weight_name: name of the weight.
+            run_stats: statistics of R64's gradient, and of the distance of each other run, by run.
         """
         shape = (self.config.vocab_size, self.config.n_embd)
         for run in self.runs:
-            stats = sizes[run.name].stats(shape)
+            stats = run_stats[run.name].stats(shape)
             if run.name == "truth":
-                ledger.add_truth(f"gradient:{table}", stats)
+                ledger.add_truth(f"gradient:{weight_name}", stats)
             else:
-                ledger.add_noise(run, f"gradient:{table}", stats)
+                ledger.add_noise(run, f"gradient:{weight_name}", stats)
 
     def _embedding_backward(self, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Compute the gradient of the embedding's weight in all runs, and return no results.
@@ -654,31 +660,33 @@ class StreamedCTRL:
             ledger: record of the stage's tensors.
             state: gradient of the embedding's output, (B, T, n_embd), by run.
         """
-        embedded = self._read_rows()
-        head, partial = self.side.state(stages.HEAD), self.side.measurements(stages.HEAD, MeasuredStage).partial
+        embedding_rows = self._read_rows()
+        head_results, partial = self.side.state(stages.HEAD), self.side.measurements(stages.HEAD, MeasuredStage).partial
         rows = self.rows.cpu()
         unused = (self.config.vocab_size - len(rows)) * self.config.n_embd
-        sizes = {}
+        run_stats = {}
         for run in self._each_run():
             ledger.keep(run, "gradient:transformer.dropout", state[run.name])
-            hidden_states, table = self._embed(run, embedded, None)
+            hidden_states, table = self._embed(run, embedding_rows, None)
             hidden_states.backward(torch.from_numpy(state[run.name]).to(self.device))
             gradient = to_numpy(table.grad)
-            rest = RunningStats(unused)
+            stats = RunningStats(unused)
             if self.tied:
-                gradient += head[f"rows:{run.name}"]
-                rest = partial[run.name]
+                gradient += head_results[f"rows:{run.name}"]
+                stats = partial[run.name]
             if run.name == "truth":
-                ledger.truth[f"rows:{TABLE}"] = gradient
-            rest.add(RunningStats.of(gradient, None if run.name == "truth" else ledger.truth[f"rows:{TABLE}"]))
-            sizes[run.name] = rest
+                ledger.truth[f"rows:{EMBEDDING_WEIGHT}"] = gradient
+            stats.add(
+                RunningStats.of(gradient, None if run.name == "truth" else ledger.truth[f"rows:{EMBEDDING_WEIGHT}"])
+            )
+            run_stats[run.name] = stats
             del hidden_states, table
-        self._record_table(ledger, TABLE, sizes)
+        self._record_gradient(ledger, EMBEDDING_WEIGHT, run_stats)
         ledger.truth["rows"] = rows.numpy()
         return {}
 
 
-def fill(parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
+def fill_parameter(parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
     """Set a parameter to nudged values (:func:`.step.nudge_copy`).
 
     In the host's memory the values are nudged in place, because copies of a large layer would take as much memory
@@ -707,24 +715,26 @@ def run(job: Job, folder: Path) -> ReferenceResult:
     model = StreamedCTRL(job, folder)
     constants = {"transformer.pos_encoding": model.position_table().numpy()}
     files.write_tensors(folder / "reference" / "constants.safetensors", constants)
-    todo = stages.plan(model.depth)
-    for before, stage in zip([None, *todo], todo, strict=False):
-        model.run_stage(stage, before)
-    measured = {stage: model.side.measurements(stage, MeasuredStage) for stage in todo}
+    stage_names = stages.plan(model.depth)
+    for previous_stage, stage in zip([None, *stage_names], stage_names, strict=False):
+        model.run_stage(stage, previous_stage)
+    measurements = {stage: model.side.measurements(stage, MeasuredStage) for stage in stage_names}
     # Outputs in the order of execution, then gradients in the order of the parameters, as for a model in one piece.
     tensors: dict[str, TensorRecord] = {}
-    for order, wanted in ((todo, False), (reversed(todo), True)):
+    for order, has_gradients in ((stage_names, False), (reversed(stage_names), True)):
         for stage in order:
-            found = measured[stage].tensors.items()
-            tensors.update({name: record for name, record in found if is_gradient(name) == wanted})
+            records = measurements[stage].tensors.items()
+            tensors.update({name: record for name, record in records if is_gradient(name) == has_gradients})
     gradients = {TensorName.parse(name).module: record for name, record in tensors.items() if is_gradient(name)}
     return ReferenceResult(
         tensors=tensors,
         parameters={name: record.shape for name, record in gradients.items() if "dropout" not in name},
-        facts=ReferenceFacts(relu_moved={k: by for one in measured.values() for k, by in one.relu_moved.items()}),
-        leaks=sorted({leak for one in measured.values() for leak in one.leaks}),
-        narrowings=list(dict.fromkeys(place for one in measured.values() for place in one.narrowings)),
-        own_loss=measured[stages.HEAD].own_loss,
+        facts=ReferenceFacts(
+            relu_moved={k: by for entry in measurements.values() for k, by in entry.relu_moved.items()}
+        ),
+        leaks=sorted({leak for entry in measurements.values() for leak in entry.leaks}),
+        narrowings=list(dict.fromkeys(place for entry in measurements.values() for place in entry.narrowings)),
+        own_loss=measurements[stages.HEAD].own_loss,
         notes=mask_notes(),
         streamed=True,
     )

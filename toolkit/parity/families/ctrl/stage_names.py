@@ -9,7 +9,7 @@ from toolkit.parity.exchange import stages
 
 #: Pattern of the names of published tensors: hidden states, logits and loss. Only for these, the distance between
 #: the float32 runs of both sides is measured, too.
-SHOWN = re.compile(r"output:transformer\.(h\.\d+|layernorm)|logits|loss")
+PUBLISHED_NAMES = re.compile(r"output:transformer\.(h\.\d+|layernorm)|logits|loss")
 
 
 def weights_of(stage: str, names: Iterable[str]) -> list[str]:

@@ -8,14 +8,14 @@ from typing import Any
 from toolkit.parity.trials.choices import choose_values
 
 #: Configuration keys that a sweep prints for each gate.
-SHOWN = ("n_layer", "n_embd", "n_head", "dff", "resid_pdrop")
+PRINTED_KEYS = ("n_layer", "n_embd", "n_head", "dff", "resid_pdrop")
 #: Values of configuration keys that do not change the parameters.
-VARIED: dict[str, tuple] = {"embd_pdrop": (0.0, 0.1), "resid_pdrop": (0.0, 0.1, 0.3)}
+VARIED_VALUES: dict[str, tuple] = {"embd_pdrop": (0.0, 0.1), "resid_pdrop": (0.0, 0.1, 0.3)}
 #: Values of the settings of the port.
-PORT: dict[str, tuple] = {"recompute": (False, True)}
+PORT_VALUES: dict[str, tuple] = {"recompute": (False, True)}
 
 
-def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
+def draw_config(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
     """Return a random configuration and a random length of the texts in tokens.
 
     Args:
@@ -30,7 +30,7 @@ def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
         "n_layer": one_of(1, 2, 3, 6),
         "n_positions": 128,
         "vocab_size": one_of(32, 320),
-        **choose_values(VARIED, one_of),
+        **choose_values(VARIED_VALUES, one_of),
         "layer_norm_epsilon": one_of(1e-6, 1e-5),
         "initializer_range": one_of(0.02, 0.2),
         "tie_word_embeddings": one_of(True, True, False),

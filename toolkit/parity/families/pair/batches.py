@@ -13,7 +13,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import batch_of
 
 #: Separator between the number of a training step and a tensor's name in `batches.safetensors`: `2|input_ids`.
-OF_STEP = "|"
+SEPARATOR = "|"
 
 
 def write_batches(source: Any, job: Job, folder: Path) -> None:
@@ -29,22 +29,24 @@ def write_batches(source: Any, job: Job, folder: Path) -> None:
         folder: job folder.
     """
     assert job.pair is not None
-    batches = [batch_of(source, dict(job.config), job.seed + count) for count in range(max(1, job.pair.steps))]
+    batches = [batch_of(source, dict(job.config), job.seed + index) for index in range(max(1, job.pair.steps))]
     if job.pair.steps:
-        named = {f"{n}{OF_STEP}{name}": value for n, one in enumerate(batches, 1) for name, value in one.items()}
-        files.write_tensors(folder / "batches.safetensors", named)
+        tensors = {
+            f"{n}{SEPARATOR}{name}": value for n, batch in enumerate(batches, 1) for name, value in batch.items()
+        }
+        files.write_tensors(folder / "batches.safetensors", tensors)
     files.write_tensors(folder / "batch.safetensors", batches[0])
 
 
-def of_step(batches: Mapping[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
-    """Return the batch of a training step from the batches of all steps.
+def batch_of_step(batches: Mapping[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
+    """Return one training step's batch, picked from the batches of all steps.
 
     Args:
         batches: tensors of `batches.safetensors`, named `STEP|NAME`.
         step: number of the step, counted from 1.
 
     Returns:
-        Tensors of the batch by NAME, such as `input_ids`.
+        Arrays of the batch by NAME, such as `input_ids`.
     """
-    begun = f"{step}{OF_STEP}"
-    return {name.removeprefix(begun): value for name, value in batches.items() if name.startswith(begun)}
+    prefix = f"{step}{SEPARATOR}"
+    return {name.removeprefix(prefix): value for name, value in batches.items() if name.startswith(prefix)}

@@ -21,11 +21,11 @@ def buffers_of(model: nn.Layer) -> dict[str, paddle.Tensor]:
 
     A buffer without memory is omitted, such as the state of an RNN's dropout on a CPU.
     """
-    held = {name: value for name, value in model.named_buffers() if value._is_initialized()}
-    return {**held, **{name: value for name, value in model.named_parameters() if value.stop_gradient}}
+    initialized_buffers = {name: value for name, value in model.named_buffers() if value._is_initialized()}
+    return {**initialized_buffers, **{name: value for name, value in model.named_parameters() if value.stop_gradient}}
 
 
-def values_of(model: nn.Layer) -> dict[str, np.ndarray]:
+def copy_buffers(model: nn.Layer) -> dict[str, np.ndarray]:
     """Return copies of the values of a layer's buffers and frozen parameters, by name.
 
     A complex tensor of shape (...) becomes a real array of shape (..., 2), with the real and imaginary parts.
@@ -33,34 +33,34 @@ def values_of(model: nn.Layer) -> dict[str, np.ndarray]:
     return {name: np.array(as_real(value.numpy())) for name, value in buffers_of(model).items()}
 
 
-def facts_of(
+def describe_buffers(
     model: nn.Layer,
-    before: Mapping[str, np.ndarray],
-    other: Mapping[str, np.ndarray],
-    described: Callable[[str, paddle.Tensor], ParameterFacts],
+    initial_values: Mapping[str, np.ndarray],
+    values_of_other_seed: Mapping[str, np.ndarray],
+    describe: Callable[[str, paddle.Tensor], ParameterFacts],
 ) -> list[BufferFacts]:
     """Return the facts about each buffer and frozen parameter of a port, after a step in training mode.
 
     Args:
-        model: port after the step.
-        before: values of its buffers before the step, by name.
-        other: values of the buffers of a port that was built with another seed, by name.
-        described: function of a tensor's name and the tensor that returns the facts about it.
+        model: the port, after the step.
+        initial_values: values of the port's buffers before the step, by name.
+        values_of_other_seed: values of the same buffers after a construction with another seed, by name.
+        describe: function that returns the facts about a tensor, given its name and the tensor.
     """
-    kept, tensors, after = _kept(model), buffers_of(model), values_of(model)
+    checkpoint_names, tensors, final_values = _names_in_checkpoint(model), buffers_of(model), copy_buffers(model)
     return [
         BufferFacts(
-            **vars(described(name, tensors[name])),
+            **vars(describe(name, tensors[name])),
             # A tensor that the step replaces by a computed tensor is not state, such as the weight under spectral norm.
-            is_state=name in kept or (tensors[name].is_leaf and not is_same(value, after[name])),
-            is_drawn=not is_same(value, other[name]),
+            is_state=name in checkpoint_names or (tensors[name].is_leaf and not is_same(value, final_values[name])),
+            is_drawn=not is_same(value, values_of_other_seed[name]),
             is_real=tensors[name].is_floating_point(),
         )
-        for name, value in before.items()
+        for name, value in initial_values.items()
     ]
 
 
-def _kept(model: nn.Layer) -> set[str]:
+def _names_in_checkpoint(model: nn.Layer) -> set[str]:
     """Return the names of the buffers that a checkpoint contains.
 
     Frozen parameters are not included. If no step changes such a parameter, only its effect on the outputs is compared.
@@ -73,15 +73,15 @@ def _kept(model: nn.Layer) -> set[str]:
     }
 
 
-def in_shape_of(value: np.ndarray, counterpart: np.ndarray, match: ParameterMatch) -> np.ndarray:
+def reshape_like(value: np.ndarray, counterpart: np.ndarray, match: ParameterMatch) -> np.ndarray:
     """Return a buffer in the shape of the other side's buffer, if both have the same number of elements.
 
     Otherwise the buffer is returned unchanged.
 
     Args:
-        value: buffer of one side.
+        value: value of the buffer on one side, of any shape.
         counterpart: value of the matching buffer on the other side.
-        match: correspondence of the two buffers; it states whether the port has the transpose.
+        match: correspondence of the two buffers; its ``transpose`` states whether the port has the transpose.
     """
     if value.size != counterpart.size:
         return value
@@ -92,18 +92,18 @@ def in_shape_of(value: np.ndarray, counterpart: np.ndarray, match: ParameterMatc
     )
 
 
-def give(model: nn.Layer, matches: Sequence[ParameterMatch], given: Mapping[str, np.ndarray]) -> None:
+def set_buffers(model: nn.Layer, matches: Sequence[ParameterMatch], reference_values: Mapping[str, np.ndarray]) -> None:
     """Set the port's buffers to the reference's values.
 
     Args:
-        model: port.
-        matches: correspondences of the buffers to set.
-        given: values of the reference's buffers, by the reference's name.
+        model: the port; its buffers are changed.
+        matches: pairs of a buffer of the reference and the buffer of the port to set.
+        reference_values: values of the reference's buffers, by the reference's name.
     """
-    ours, values = buffers_of(model), values_of(model)
+    buffers, values = buffers_of(model), copy_buffers(model)
     for match in matches:
-        held = ours[match.port]
-        value = given[match.reference]
-        if not held.is_complex():
-            value = in_shape_of(value, values[match.port], match)
-        held.set_value(paddle.to_tensor(as_complex(value) if held.is_complex() else value).astype(held.dtype))
+        buffer = buffers[match.port]
+        value = reference_values[match.reference]
+        if not buffer.is_complex():
+            value = reshape_like(value, values[match.port], match)
+        buffer.set_value(paddle.to_tensor(as_complex(value) if buffer.is_complex() else value).astype(buffer.dtype))

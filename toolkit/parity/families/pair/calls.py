@@ -19,9 +19,9 @@ from paddle import _C_ops
 
 from toolkit.parity.exchange.handover import Sender
 from toolkit.parity.exchange.messages import CallOrigin
-from toolkit.parity.families.pair.masks import tensors_of, with_shifted_bound
+from toolkit.parity.families.pair.masks import shift_bound, tensors_of
 from toolkit.parity.families.pair.replaced import calling_frame, calling_line
-from toolkit.parity.families.pair.score_limit import without_limit
+from toolkit.parity.families.pair.score_limit import remove_limit
 from toolkit.parity.measure.mask_comparisons import COMPARISONS, column_of
 from toolkit.parity.measure.naming import TensorName
 
@@ -32,9 +32,9 @@ METHODS = (
     "__getitem__", "__setitem__", "clone", "detach",
 )  # fmt: skip
 #: Name of the plain method for each reflected method, which computes a number and a tensor: `__radd__` -> `__add__`.
-REVERSED = {name: f"__{name[3:]}" for name in METHODS if name.startswith("__r")}
+PLAIN_METHODS = {name: f"__{name[3:]}" for name in METHODS if name.startswith("__r")}
 #: Displayed name of each method whose own name would be unclear in a report.
-SHOWN = {"__getitem__": "indexing", "__setitem__": "assignment"}
+DISPLAY_NAMES = {"__getitem__": "indexing", "__setitem__": "assignment"}
 
 
 class Watcher(Protocol):
@@ -51,35 +51,35 @@ class Watcher(Protocol):
         """
 
 
-class Calls:
-    """Sends every call of a Paddle function during a run to the comparator.
+class CallRecorder:
+    """Sends every call of a Paddle function during a run to the comparator, and records the calls of named tensors.
 
     Args:
         sender: receiver of the calls.
-        layer_fn: function that returns the reference's name of the running layer if its class is Paddle's own, and ""
-            otherwise.
+        layer_fn: function that returns the reference's name of the running layer if its class is Paddle's own,
+            otherwise "".
 
     Attributes:
-        computed_by: number of the call that computed a tensor, by the tensor's name.
-        entered_at: line of the port's code that calls a module, `file:line`, by the name of the module's input.
+        call_numbers: number of the call that computed a tensor, by the tensor's name.
+        entry_lines: line of the port's code that calls a module, `file:line`, by the name of the module's input.
     """
 
     def __init__(self, sender: Sender, layer_fn: Callable[[], str]) -> None:
         self.sender = sender
-        self.layer = layer_fn
-        self.computed_by: dict[str, int] = {}
-        self.entered_at: dict[str, str] = {}
+        self.layer_fn = layer_fn
+        self.call_numbers: dict[str, int] = {}
+        self.entry_lines: dict[str, str] = {}
         self._count = 0
-        self._is_inside = False
+        self._is_paused = False
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Send no calls inside the ``with`` block."""
-        before, self._is_inside = self._is_inside, True
+        before, self._is_paused = self._is_paused, True
         try:
             yield
         finally:
-            self._is_inside = before
+            self._is_paused = before
 
     def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
         """Call a function of Paddle, send its output tensors, and return its result.
@@ -90,82 +90,82 @@ class Calls:
             args: positional arguments of the call.
             options: keyword arguments of the call.
         """
-        if self._is_inside:
+        if self._is_paused:
             return original(*args, **options)
         tensors = tensors_of((*args, *options.values()))
-        inputs = [number for one in tensors if (number := self._number(one)) is not None]
+        inputs = [number for tensor in tensors if (number := self._call_number(tensor)) is not None]
         with self.pause():
             result = original(*args, **options)
-            shown = SHOWN.get(name, REVERSED.get(name, name).strip("_"))
-            origin = CallOrigin(calling_line(), inputs, self.layer(), len(tensors))
+            display_name = DISPLAY_NAMES.get(name, PLAIN_METHODS.get(name, name).strip("_"))
+            origin = CallOrigin(calling_line(), inputs, self.layer_fn(), len(tensors))
             for value in tensors_of([args[0] if name == "__setitem__" else result]):
-                self.sender.send_array("call", shown, _numbers(value), origin)
+                self.sender.send_array("call", display_name, _values(value), origin)
                 value._call = (self, self._count)
                 self._count += 1
         return result
 
     def note(self, name: str, value: paddle.Tensor) -> None:
-        """Record which call computed a tensor, in :attr:`computed_by`.
+        """Record which call computed a tensor, in :attr:`call_numbers`.
 
-        If the tensor is a module's input, the current line of the port's code is recorded in :attr:`entered_at`, too.
+        If the tensor is a module's input, the current line of the port's code is recorded in :attr:`entry_lines`, too.
 
         Args:
             name: framework-independent name of the tensor.
             value: the tensor.
         """
-        if (number := self._number(value)) is not None:
-            self.computed_by[name] = number
+        if (number := self._call_number(value)) is not None:
+            self.call_numbers[name] = number
             if TensorName.parse(name).kind == "input":
-                self.entered_at[name] = calling_line()
+                self.entry_lines[name] = calling_line()
 
     def copy_source(self, value: paddle.Tensor, source: paddle.Tensor) -> None:
         """Record that ``value`` comes from the same call as ``source``."""
         value._call = getattr(source, "_call", None)
 
-    def _number(self, value: paddle.Tensor) -> int | None:
+    def _call_number(self, value: paddle.Tensor) -> int | None:
         """Return the number of the call of this run that computed a tensor; None if no call did."""
-        of, number = getattr(value, "_call", None) or (None, None)
-        return number if of is self else None
+        recorder, number = getattr(value, "_call", None) or (None, None)
+        return number if recorder is self else None
 
 
 #: The watcher that receives all calls; None outside of :func:`watch`.
-_calls: Watcher | None = None
+_watcher: Watcher | None = None
 #: Source location of the comparison whose bound a mutant moves by one, `file:line:column`; None without this mutant.
 shifted_site: str | None = None
 
 
 @contextlib.contextmanager
-def watch(calls: Watcher) -> Iterator[None]:
-    """Pass every call of a Paddle function to ``calls`` inside the ``with`` block."""
-    global _calls
-    _calls = calls
+def watch(watcher: Watcher) -> Iterator[None]:
+    """Pass every call of a Paddle function to ``watcher`` inside the ``with`` block."""
+    global _watcher
+    _watcher = watcher
     try:
         yield
     finally:
-        _calls = None
+        _watcher = None
 
 
 def install() -> None:
     """Replace Paddle's functions and tensor methods by watched versions, before a user's file is imported.
 
-    The function is called once per process.
+    It must be called once per process.
     """
-    changed = {
-        id(function): _watched(name, without_limit(name, function))
+    replacements = {
+        id(function): _watched_function(name, remove_limit(name, function))
         for name, function in vars(_C_ops).items()
         if inspect.isbuiltin(function) and not name.startswith("_")
     }
-    modules = [one for name, one in sys.modules.items() if name.startswith("paddle") and "pir" not in name]
+    modules = [module for name, module in sys.modules.items() if name.startswith("paddle") and "pir" not in name]
     for owner in (_C_ops, *modules, paddle.Tensor):
         for name, function in list(vars(owner).items()):
-            if id(function) in changed:
-                setattr(owner, name, changed[id(function)])
+            if id(function) in replacements:
+                setattr(owner, name, replacements[id(function)])
     for name in METHODS:
         if (method := getattr(paddle.Tensor, name, None)) is not None:
-            setattr(paddle.Tensor, name, _watched(name, method))
+            setattr(paddle.Tensor, name, _watched_function(name, method))
 
 
-def _watched(name: str, original: Callable) -> Callable:
+def _watched_function(name: str, original: Callable) -> Callable:
     """Return a replacement of a Paddle function that passes each call to the current watcher.
 
     If the call is the comparison at :data:`shifted_site`, its bound is moved by one first.
@@ -178,8 +178,8 @@ def _watched(name: str, original: Callable) -> Callable:
 
     def call(*args: Any, **options: Any) -> Any:
         if is_comparison and shifted_site is not None and shifted_site == _calling_site():
-            args = with_shifted_bound(name, args)
-        return original(*args, **options) if _calls is None else _calls.call(name, original, args, options)
+            args = shift_bound(name, args)
+        return original(*args, **options) if _watcher is None else _watcher.call(name, original, args, options)
 
     call.__name__ = name
     return call
@@ -191,6 +191,6 @@ def _calling_site() -> str:
     return "" if frame is None else f"{calling_line()}:{column_of(frame)}"
 
 
-def _numbers(value: paddle.Tensor) -> np.ndarray:
+def _values(value: paddle.Tensor) -> np.ndarray:
     """Return a tensor's values; an empty array if the tensor has no memory or no elements."""
     return value.detach().numpy() if value._is_initialized() and value.size else np.zeros(0)

@@ -27,11 +27,11 @@ from toolkit.parity.families.pair.layout import Layout
 from toolkit.parity.families.pair.replaced import (
     LIBRARIES,
     PairDraws,
-    default_dtype,
-    dense_gradients,
-    in_axes_of_port,
-    keeps_double,
-    use,
+    keep_float64,
+    to_port_axes,
+    use_dense_gradients,
+    use_draws,
+    use_dtype,
 )
 from toolkit.parity.job import outputs, user_code
 from toolkit.parity.job.buffers import hide_initial_infinities, restore_initial_infinities
@@ -42,7 +42,7 @@ from toolkit.parity.measure.naming import TensorName, append_number
 from toolkit.parity.measure.updates import scale_gradient
 
 #: Pattern of a source line that computes a loss.
-LOSS = r"\bloss\w*\s*=.*\(|\w_loss\s*=.*\(|cross_entropy\("
+LOSS_PATTERN = r"\bloss\w*\s*=.*\(|\w_loss\s*=.*\(|cross_entropy\("
 
 
 class PairStep(Step):
@@ -54,15 +54,15 @@ class PairStep(Step):
     Attributes:
         source: loaded module of the user's file.
         map: correspondence of the two sides.
-        module_of: the reference's path of each mapped module, by the port's path.
-        given_weights: the reference's weights, by name.
-        given_buffers: the reference's buffers before the step, by name.
+        reference_paths: the reference's path of each mapped module, by the port's path.
+        reference_weights: the reference's weights, by name.
+        reference_buffers: the reference's buffers before the step, by name.
         truth: R64's tensors, by name.
         layout: correspondence of the parameters of both sides.
     """
 
     #: During a run, the function that receives a gradient before it is freed; None outside of a run.
-    _hand: Measure | None = None
+    _measure_gradient: Measure | None = None
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         """Build the user's layer, and load the reference's weights and buffers.
@@ -83,27 +83,27 @@ class PairStep(Step):
         self.settings = job.training
         self.map = job.pair.map or PairMap()
         self._has_loss, self.forward_only = job.pair.has_loss, job.pair.forward_only
-        self.module_of = {port: reference for reference, port in self.map.modules.items()}
+        self.reference_paths = {port: reference for reference, port in self.map.modules.items()}
         self.recorded_draws = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
-        self.given_weights = TensorFile(folder / "weights.safetensors")
+        self.reference_weights = TensorFile(folder / "weights.safetensors")
         # The import happens before the default dtype changes, because a library may store the default dtype on import.
         self.source = user_code.load(job.pair.port)
-        with self.in_its_dtype():
-            self.model = built(self.source, job)
+        with self.use_step_dtype():
+            self.model = build_model(self.source, job)
         # Layer.to would also cast integers and tensors without memory.
         self.model._to_impl(dtype=dtype, floating_only=True)
-        shapes = {name: self.given_weights.shape(name) for name in self.given_weights}
+        shapes = {name: self.reference_weights.shape(name) for name in self.reference_weights}
         self.layout = Layout(self.map.parameters, shapes)
         self.batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), dtype)
-        held = folder / "reference" / "buffers.safetensors"
+        buffers_path = folder / "reference" / "buffers.safetensors"
         self.truth = TensorFile(folder / "reference" / "float64.safetensors")
         initial = files.read_tensors(folder / files.INITIAL_BUFFERS)
-        self.given_buffers = {**files.read_tensors(held), **initial} if self.map.buffers else {}
-        own = buffers.values_of(self.model)
+        self.reference_buffers = {**files.read_tensors(buffers_path), **initial} if self.map.buffers else {}
+        own_buffers = buffers.copy_buffers(self.model)
         self.constants = {
-            f"buffer:{match.reference}": buffers.in_shape_of(
-                own[match.port], self.given_buffers[match.reference], match
+            f"buffer:{match.reference}": buffers.reshape_like(
+                own_buffers[match.port], self.reference_buffers[match.reference], match
             )
             for match in self.map.buffers
             if match.reference not in self.map.drawn_buffers
@@ -129,11 +129,11 @@ class PairStep(Step):
     def _load(self) -> None:
         """Set the port's trained parameters to the reference's weights."""
         for name, parameter in self.model.named_parameters():
-            value = self.layout.of_port(name, parameter.shape, self._in_dtype, is_weight=True)
+            value = self.layout.port_array(name, parameter.shape, self._read_weight, is_weight=True)
             if value is not None:
                 parameter.set_value(value.astype(self.dtype))
 
-    def _in_dtype(self, name: str) -> np.ndarray | None:
+    def _read_weight(self, name: str) -> np.ndarray | None:
         """Return a parameter of the reference in the step's dtype; None if the reference does not have it.
 
         An offset of the map is added to the result, so that the sum is rounded to this dtype, too.
@@ -141,7 +141,7 @@ class PairStep(Step):
         Args:
             name: the reference's name of the parameter.
         """
-        value = self.given_weights.get(name)
+        value = self.reference_weights.get(name)
         return None if value is None else value.astype(self.dtype)
 
     def _drop_gradients(self) -> None:
@@ -151,46 +151,45 @@ class PairStep(Step):
         parameter of the reference.
         """
 
-        def hand_on(name: str, parameter: paddle.Tensor, names: list[str]) -> None:
+        def pass_gradient_on(name: str, parameter: paddle.Tensor, names: list[str]) -> None:
             """Measure the gradient of a parameter by the reference's names, and free it."""
-            if parameter.grad is None or self._hand is None:
+            if parameter.grad is None or self._measure_gradient is None:
                 return
             gradient = gradient_of(parameter)
-            for of_reference in names:
-                value = self.layout.of_one_reference(of_reference, lambda _: gradient)
+            for reference_name in names:
+                value = self.layout.reference_array(reference_name, lambda _: gradient)
                 assert value is not None
-                self._hand(f"gradient:{of_reference}", value)
+                self._measure_gradient(f"gradient:{reference_name}", value)
             if not names:
-                self._hand(f"gradient:{name}", gradient)
+                self._measure_gradient(f"gradient:{name}", gradient)
             parameter.clear_gradient(False)
 
         for name, parameter in self.model.named_parameters():
-            names = self.layout.whole_in(name)
+            names = self.layout.complete_counterparts(name)
             if names is not None and not parameter.stop_gradient:
-                parameter._register_backward_hook(functools.partial(hand_on, name, parameter, names))
+                parameter._register_backward_hook(functools.partial(pass_gradient_on, name, parameter, names))
 
-    def _in_layout(
-        self, value: Callable[[paddle.Tensor], np.ndarray | None], is_weight: bool = False
+    def _to_reference_arrays(
+        self, get_array: Callable[[paddle.Tensor], np.ndarray | None], is_weight: bool = False
     ) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and an array of each parameter, in the reference's layout.
 
         A parameter without a counterpart has the port's name and layout.
 
         Args:
-            value: function that returns the array of a parameter of the port, such as its gradient; None if there is no
-                array.
+            get_array: function that returns the array of a parameter of the port, such as its gradient, or None.
             is_weight: whether the arrays are the values of the parameters, so that the map's offsets are subtracted.
         """
-        ours = dict(self.model.named_parameters())
-        yield from self.layout.of_reference(lambda name: value(ours[name]), is_weight)
-        for name, parameter in ours.items():
-            if name not in self.layout.by_port and (array := value(parameter)) is not None:
+        parameters = dict(self.model.named_parameters())
+        yield from self.layout.reference_arrays(lambda name: get_array(parameters[name]), is_weight)
+        for name, parameter in parameters.items():
+            if name not in self.layout.by_port and (array := get_array(parameter)) is not None:
                 yield name, array
 
-    def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+    def parameter_values(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the reference's name and the port's value of each parameter, in the reference's layout."""
-        for name, value in self._in_layout(_numbers, is_weight=True):
-            if name in self.given_weights:
+        for name, value in self._to_reference_arrays(_parameter_value, is_weight=True):
+            if name in self.reference_weights:
                 yield name, self._remove_rounding(name, value)
 
     def _remove_rounding(self, name: str, value: np.ndarray) -> np.ndarray:
@@ -204,7 +203,7 @@ class PairStep(Step):
             value: the port's value of the parameter after subtraction of the offset.
         """
         offset = max((abs(match.offset) for match in self.layout.by_reference.get(name, ())), default=0.0)
-        reference_value = self._in_dtype(name)
+        reference_value = self._read_weight(name)
         if not offset or reference_value is None:
             return value
         rounding = np.finfo(value.dtype).eps * (offset + np.abs(reference_value))
@@ -215,20 +214,20 @@ class PairStep(Step):
 
         If a file of the pair has its own ``loss`` function, the logits are None, because they are not compared.
         """
-        with self.in_its_dtype(), user_code.running(self.source):
-            output = computed(self.source, self.model, inputs, not self.forward_only)
+        with self.use_step_dtype(), user_code.running(self.source):
+            output = compute_output(self.source, self.model, inputs, not self.forward_only)
         return replace(output, logits=None) if self._has_loss else output
 
     @contextlib.contextmanager
-    def in_its_dtype(self) -> Iterator[None]:
+    def use_step_dtype(self) -> Iterator[None]:
         """Let the user's code compute in the step's dtype inside the ``with`` block."""
-        with default_dtype(self.dtype), keeps_double() if self.dtype == "float64" else contextlib.nullcontext():
+        with use_dtype(self.dtype), keep_float64() if self.dtype == "float64" else contextlib.nullcontext():
             yield
 
     def start(self) -> None:
         """Set the model to the mode of the step, and its buffers to the reference's values before the step."""
         super().start()
-        buffers.give(self.model, self.map.buffers, self.given_buffers)
+        buffers.set_buffers(self.model, self.map.buffers, self.reference_buffers)
 
     def run(self, measure: Measure, with_hooks: bool = True) -> None:
         """Run forward and backward, and measure outputs, gradients, and the buffers after the step.
@@ -238,19 +237,19 @@ class PairStep(Step):
             with_hooks: whether outputs and buffers are measured, too. Otherwise only the loss and the gradients are
                 measured.
         """
-        self._hand = measure
-        with dense_gradients(), user_code.running(self.source, alone=False):  # the file may define a backward
+        self._measure_gradient = measure
+        with use_dense_gradients(), user_code.running(self.source, alone=False):  # the file may define a backward
             super().run(measure, with_hooks)
-        self._hand = None
-        ours = buffers.values_of(self.model) if with_hooks else {}
+        self._measure_gradient = None
+        own_buffers = buffers.copy_buffers(self.model) if with_hooks else {}
         for match in self.map.buffers:
-            if match.port in ours:
-                theirs = self.given_buffers[match.reference]
-                value = buffers.in_shape_of(ours[match.port], theirs, match)
-                measure(f"buffer:{match.reference}", hide_initial_infinities(value, theirs))
+            if match.port in own_buffers:
+                initial_value = self.reference_buffers[match.reference]
+                value = buffers.reshape_like(own_buffers[match.port], initial_value, match)
+                measure(f"buffer:{match.reference}", hide_initial_infinities(value, initial_value))
         for name in self.map.port_state:
-            if name in ours:
-                measure(f"buffer:port {name}", ours[name])
+            if name in own_buffers:
+                measure(f"buffer:port {name}", own_buffers[name])
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         """Return the only evaluation of a pair, which uses the batch of the step."""
@@ -267,13 +266,13 @@ class PairStep(Step):
         """
         if self.forward_only:  # the step is already a forward in evaluation mode
             return
-        left = {match.reference: self.truth.get(f"buffer:{match.reference}") for match in self.map.buffers}
+        final_buffers = {match.reference: self.truth.get(f"buffer:{match.reference}") for match in self.map.buffers}
         buffer_values = {
-            name: restore_initial_infinities(value, self.given_buffers[name])
-            for name, value in left.items()
+            name: restore_initial_infinities(value, self.reference_buffers[name])
+            for name, value in final_buffers.items()
             if value is not None
         }
-        buffers.give(
+        buffers.set_buffers(
             self.model, [match for match in self.map.buffers if match.reference in buffer_values], buffer_values
         )
         super().evaluate(measure)
@@ -282,24 +281,24 @@ class PairStep(Step):
         """Return True, because the evaluation of a pair always has a loss."""
         return True
 
-    def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> PairDraws:
+    def make_draws(self, recorded_draws: Mapping[str, np.ndarray], *arguments: Any) -> PairDraws:
         """Return recorded draws as a source that maps the port's names of draws to the reference's names.
 
         Args:
-            recorded: recorded draws by the reference's name.
+            recorded_draws: recorded draws by the reference's name.
             arguments: further arguments of :class:`.replaced.PairDraws`: sender, run and order.
         """
-        return PairDraws(recorded, self.rates, self.map, *arguments)
+        return PairDraws(recorded_draws, self.rates, self.map, *arguments)
 
     @contextlib.contextmanager
     def apply_draws(self, draws: RecordedDraws) -> Iterator[None]:
         """Let the port's dropout, random numbers and discrete choices come from ``draws`` inside the ``with`` block."""
         assert isinstance(draws, PairDraws)
-        with use(draws):
+        with use_draws(draws):
             yield
 
     @contextlib.contextmanager
-    def watched_calls(self, draws: RecordedDraws, sender: Sender) -> Iterator[calls.Calls]:
+    def watch_calls(self, draws: RecordedDraws, sender: Sender) -> Iterator[calls.CallRecorder]:
         """Send every call of a Paddle function inside the ``with`` block, and yield the recorder of the calls.
 
         After the block, the recorded calls of module inputs and outputs are sent, too.
@@ -308,18 +307,18 @@ class PairStep(Step):
             draws: draws of the run, which know the running module.
             sender: receiver of the calls.
         """
-        of_paddle = {name for name, layer in self.model.named_sublayers() if is_of_paddle(layer)}
+        paddle_layers = {name for name, layer in self.model.named_sublayers() if is_paddle_layer(layer)}
 
-        def running() -> str:
+        def get_layer_name() -> str:
             """Return the reference's name of the running layer if its class is Paddle's own, otherwise ""."""
             name = draws.stack.module
-            return self.module_of.get(name, f"port {name}") if name in of_paddle else ""
+            return self.reference_paths.get(name, f"port {name}") if name in paddle_layers else ""
 
-        watching = calls.Calls(sender, running)
-        with calls.watch(watching):
-            yield watching
-        sender.send_json("computed_by", watching.computed_by)
-        sender.send_json("entered_at", watching.entered_at)
+        recorder = calls.CallRecorder(sender, get_layer_name)
+        with calls.watch(recorder):
+            yield recorder
+        sender.send_json("computed_by", recorder.call_numbers)
+        sender.send_json("entered_at", recorder.entry_lines)
 
     def _on_leave(self, measure: Measure | None) -> OnLeave:
         """Return a function that measures the first output tensor of each mapped module after its call.
@@ -327,18 +326,18 @@ class PairStep(Step):
         It measures nothing if ``measure`` is None.
         """
 
-        def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+        def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
             """Measure the first output tensor of a mapped module, in the reference's layout."""
-            if measure is None or not self.recording or TensorName.parse(called).module not in self.module_of:
+            if measure is None or not self.recording or TensorName.parse(call_name).module not in self.reference_paths:
                 return
             tensor = first_tensor(output)
             if tensor is not None:
-                called = self.name_of(called)
-                measure(called, self.laid_out(called, tensor.numpy()))
+                call_name = self.name_of(call_name)
+                measure(call_name, self.to_reference_layout(call_name, tensor.numpy()))
 
-        return left
+        return on_leave
 
-    def laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
+    def to_reference_layout(self, name: str, value: np.ndarray) -> np.ndarray:
         """Return an output of the port, or its gradient, in the axes, shape and feature order of the reference.
 
         The port's (B, T, D) may be the reference's (B*T, D). An array with another number of elements keeps its shape.
@@ -351,10 +350,10 @@ class PairStep(Step):
         axes, shape = self.map.axes.get(module, ()), self.map.shapes.get(module, value.shape)
         value = value.transpose(axes) if value.ndim == len(axes) else value
         value = value.reshape(shape) if math.prod(shape) == value.size else value
-        order = self._order_of(module, value)
+        order = self._feature_order(module, value)
         return value if order is None else value.take(order.places, order.axis)
 
-    def _order_of(self, module: str, value: np.ndarray) -> OutputOrder | None:
+    def _feature_order(self, module: str, value: np.ndarray) -> OutputOrder | None:
         """Return the order of an output's features in the port; None if it equals the reference's order.
 
         Args:
@@ -365,7 +364,7 @@ class PairStep(Step):
         fits = order is not None and value.ndim > order.axis and value.shape[order.axis] == len(order.places)
         return order if fits else None
 
-    def in_own_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    def to_port_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Return an output of the reference in the axes, shape and feature order of the port.
 
         Args:
@@ -374,20 +373,20 @@ class PairStep(Step):
             shape: shape of the tensor in the port.
         """
         module = TensorName.parse(name).module
-        if (order := self._order_of(module, value)) is not None:
+        if (order := self._feature_order(module, value)) is not None:
             value = value.take(np.argsort(order.places), order.axis)
-        return in_axes_of_port(value, self.map.axes.get(module, ()), shape)
+        return to_port_axes(value, self.map.axes.get(module, ()), shape)
 
-    def name_of(self, called: str) -> str:
+    def name_of(self, call_name: str) -> str:
         """Return the reference's name of a tensor, given the port's name.
 
         Example: `output:blocks.0` -> `output:layers.0`, or `output:port blocks.0` if the map lacks the module.
 
         Args:
-            called: name with the port's path of the module.
+            call_name: name with the port's path of the module.
         """
-        parsed = TensorName.parse(called)
-        return str(parsed._replace(module=self.module_of.get(parsed.module, f"port {parsed.module}")))
+        name = TensorName.parse(call_name)
+        return str(name._replace(module=self.reference_paths.get(name.module, f"port {name.module}")))
 
     def parameter_names(self) -> list[str]:
         """Return the reference's names of its parameters, then the port's names of parameters without a counterpart."""
@@ -396,7 +395,7 @@ class PairStep(Step):
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and gradient of each parameter that has a gradient, in the reference's layout."""
-        return self._in_layout(lambda parameter: None if parameter.grad is None else gradient_of(parameter))
+        return self._to_reference_arrays(lambda parameter: None if parameter.grad is None else gradient_of(parameter))
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
         """Update the parameters with Paddle's AdamW and gradients made from R64's, and measure them after each update.
@@ -411,7 +410,7 @@ class PairStep(Step):
             return
         settings = self.settings
         self._remove_offsets()
-        schedule = [_rate(settings, update) for update in range(1, job.updates + 1)]
+        schedule = [_learning_rate_of(settings, update) for update in range(1, job.updates + 1)]
         adamw = paddle.optimizer.AdamW(
             learning_rate=settings.learning_rate,
             beta1=settings.adam_beta1,
@@ -422,10 +421,10 @@ class PairStep(Step):
         )
         for update, rate in enumerate(schedule, 1):
             adamw.set_lr(rate)
-            with scaled_gradients(self, truth, update, settings.max_grad_norm):
+            with set_scaled_gradients(self, truth, update, settings.max_grad_norm):
                 adamw.step()
-            for name, value in self._in_layout(lambda one: None if one.stop_gradient else one.numpy()):
-                if name in self.given_weights:
+            for name, value in self._to_reference_arrays(lambda p: None if p.stop_gradient else p.numpy()):
+                if name in self.reference_weights:
                     measure(append_number(f"updated:{name}", update), value)
 
     def _remove_offsets(self) -> None:
@@ -435,15 +434,15 @@ class PairStep(Step):
         """
         shifted_names = {match.port for match in self.map.parameters if match.offset}
         for name, parameter in self.model.named_parameters():
-            value = self.layout.of_port(name, parameter.shape, self._in_dtype) if name in shifted_names else None
+            value = self.layout.port_array(name, parameter.shape, self._read_weight) if name in shifted_names else None
             if value is not None:
                 parameter.set_value(value)
 
     def facts(self) -> CandidateFacts:
         """Return the epsilon of each mapped layer norm, as facts about the port."""
         layers = dict(self.model.named_sublayers())
-        found = {name: layers[port] for name, port in self.map.modules.items() if port in layers}
-        norms = {name: layer for name, layer in found.items() if isinstance(layer, nn.LayerNorm)}
+        mapped_layers = {name: layers[port] for name, port in self.map.modules.items() if port in layers}
+        norms = {name: layer for name, layer in mapped_layers.items() if isinstance(layer, nn.LayerNorm)}
         return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
 
     def places(self) -> dict[str, Place]:
@@ -454,20 +453,20 @@ class PairStep(Step):
         """
         layers = dict(self.model.named_sublayers(include_self=True))
         matches = (*self.map.parameters, *self.map.buffers)
-        held = {match.reference: match.port.rpartition(".")[0] for match in matches}
-        modules = {**self.map.modules, **{name.rpartition(".")[0]: path for name, path in held.items()}}
-        found = {name: place_of(layers, path) for name, path in modules.items() if path in layers}
-        of_port = {name.rpartition(".")[0] for name, _ in self.model.named_parameters()}
+        port_paths = {match.reference: match.port.rpartition(".")[0] for match in matches}
+        modules = {**self.map.modules, **{name.rpartition(".")[0]: path for name, path in port_paths.items()}}
+        places = {name: find_place(layers, path) for name, path in modules.items() if path in layers}
+        paths_with_parameters = {name.rpartition(".")[0] for name, _ in self.model.named_parameters()}
         for path, layer in layers.items():  # layers without a counterpart in the reference
-            if (path in of_port or isinstance(layer, nn.Dropout)) and path not in found:
-                found[path] = place_of(layers, path)
+            if (path in paths_with_parameters or isinstance(layer, nn.Dropout)) and path not in places:
+                places[path] = find_place(layers, path)
         loss = getattr(self.source, "loss", type(self.model).forward)
-        called = getattr(loss, "__qualname__", "loss")
-        where = line_of(loss, "") or ""
-        found["logits"] = Place(called, where)
-        found["losses"] = found["loss"] = Place(called, line_of(loss, LOSS) or where)
-        own = Place(type(self.model).__name__, line_of(type(self.model), r"class ") or "")
-        return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
+        loss_name = getattr(loss, "__qualname__", "loss")
+        function_line = line_of(loss, "") or ""
+        places["logits"] = Place(loss_name, function_line)
+        places["losses"] = places["loss"] = Place(loss_name, line_of(loss, LOSS_PATTERN) or function_line)
+        model_place = Place(type(self.model).__name__, line_of(type(self.model), r"class ") or "")
+        return {**{kind: model_place for kind in (*RANDOM, *CHOICES)}, **places}
 
 
 def gradient_of(parameter: paddle.Tensor) -> np.ndarray:
@@ -484,30 +483,30 @@ def gradient_of(parameter: paddle.Tensor) -> np.ndarray:
     return whole
 
 
-def _numbers(parameter: paddle.Tensor) -> np.ndarray:
+def _parameter_value(parameter: paddle.Tensor) -> np.ndarray:
     """Return a parameter's value as an array."""
     return parameter.numpy()
 
 
-def _rate(settings: Any, update: int) -> float:
+def _learning_rate_of(settings: Any, update: int) -> float:
     """Return the learning rate of an update: a linear warm-up, then the schedule of the settings.
 
     Args:
         settings: settings of the training.
         update: number of the update, counted from 1.
     """
-    warm = math.ceil(settings.max_steps * settings.warmup_ratio)
-    done = update - 1
-    if done < warm:
-        return settings.learning_rate * done / max(1, warm)
+    num_warmup = math.ceil(settings.max_steps * settings.warmup_ratio)
+    num_done = update - 1
+    if num_done < num_warmup:
+        return settings.learning_rate * num_done / max(1, num_warmup)
     if settings.lr_scheduler == "constant":
         return settings.learning_rate
-    left = max(0.0, (settings.max_steps - done) / max(1, settings.max_steps - warm))
-    return settings.learning_rate * ((1 - math.cos(math.pi * left)) / 2 if settings.lr_scheduler == "cosine" else left)
+    rest = max(0.0, (settings.max_steps - num_done) / max(1, settings.max_steps - num_warmup))
+    return settings.learning_rate * ((1 - math.cos(math.pi * rest)) / 2 if settings.lr_scheduler == "cosine" else rest)
 
 
 @contextlib.contextmanager
-def scaled_gradients(
+def set_scaled_gradients(
     step: PairStep, truth: Mapping[str, np.ndarray], update: int, max_norm: float | None
 ) -> Iterator[None]:
     """Set the port's gradients to the gradients of an update inside the ``with`` block, and clear them afterwards.
@@ -520,15 +519,15 @@ def scaled_gradients(
         update: number of the update, counted from 1.
         max_norm: maximum norm of all gradients together; larger gradients are clipped. None or 0 disables clipping.
     """
-    given = {
+    gradients = {
         name: scale_gradient(truth[f"gradient:{name}"], update, [1.0])
         for name in step.layout.by_reference
         if f"gradient:{name}" in truth
     }
-    norm = float(np.sqrt(sum(float((value.astype("float64") ** 2).sum()) for value in given.values())))
+    norm = float(np.sqrt(sum(float((value.astype("float64") ** 2).sum()) for value in gradients.values())))
     scale = min(1.0, max_norm / (norm + 1e-6)) if max_norm else 1.0
     for name, parameter in step.model.named_parameters():
-        value = None if parameter.stop_gradient else step.layout.of_port(name, parameter.shape, given.get)
+        value = None if parameter.stop_gradient else step.layout.port_array(name, parameter.shape, gradients.get)
         if value is not None:
             parameter.clear_gradient(False)
             parameter.grad = paddle.to_tensor((value.astype("float64") * scale).astype(step.dtype))
@@ -539,7 +538,7 @@ def scaled_gradients(
 
 
 # -- the user's file ------------------------------------------------------------------------------------------------
-def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
+def build_model(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
     """Return the layer that the ``build`` function of the port's file creates.
 
     Args:
@@ -556,12 +555,12 @@ def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Layer, "paddle.nn.Layer")
     user_code.check_real(source, model.named_parameters())
-    recurrent = (one for one in model.named_sublayers() if isinstance(one[1], nn.layer.rnn.RNNBase))
+    recurrent = (pair for pair in model.named_sublayers() if isinstance(pair[1], nn.layer.rnn.RNNBase))
     user_code.check_recurrent(source, recurrent)
     return model
 
 
-def computed(
+def compute_output(
     source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor], needs_loss: bool = True
 ) -> outputs.StepOutput:
     """Return the logits and the loss of a user's layer for a batch (:func:`.outputs.compute_step`).
@@ -573,8 +572,8 @@ def computed(
         needs_loss: whether a loss is required; False if only a forward is compared.
     """
 
-    def is_tensor(one: Any) -> bool:
-        return isinstance(one, paddle.Tensor)
+    def is_tensor(value: Any) -> bool:
+        return isinstance(value, paddle.Tensor)
 
     return outputs.compute_step(source, model, inputs, needs_loss, is_tensor, nn.functional.cross_entropy)
 
@@ -587,7 +586,7 @@ def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.
     }
 
 
-def place_of(layers: Mapping[str, nn.Layer], path: str) -> Place:
+def find_place(layers: Mapping[str, nn.Layer], path: str) -> Place:
     """Return the source location of a layer.
 
     It consists of the layer's class, the line of the outer layer's code that creates the layer, and the line of the
@@ -599,19 +598,19 @@ def place_of(layers: Mapping[str, nn.Layer], path: str) -> Place:
         path: path of the layer.
     """
     layer = layers[path]
-    around, _, attribute = path.rpartition(".")
-    while attribute.isdigit() and around:  # for a member of a list, find the line that creates the list
-        around, _, attribute = around.rpartition(".")
-    made = None
-    if around in layers:
-        outer = type(layers[around])
-        made = line_of(outer, rf"\b\w+\.{attribute}\b.*=") or line_of(outer, r"class ")
-    defined = None if is_of_paddle(layer) else line_of(type(layer), r"class ")
-    where = ", ".join(filter(None, [made, defined and f"class at {defined}"]))
-    return Place(type(layer).__name__, where)
+    outer_path, _, attribute = path.rpartition(".")
+    while attribute.isdigit() and outer_path:  # for a member of a list, find the line that creates the list
+        outer_path, _, attribute = outer_path.rpartition(".")
+    creation_line = None
+    if outer_path in layers:
+        outer_class = type(layers[outer_path])
+        creation_line = line_of(outer_class, rf"\b\w+\.{attribute}\b.*=") or line_of(outer_class, r"class ")
+    class_line = None if is_paddle_layer(layer) else line_of(type(layer), r"class ")
+    lines = ", ".join(filter(None, [creation_line, class_line and f"class at {class_line}"]))
+    return Place(type(layer).__name__, lines)
 
 
-def is_of_paddle(layer: nn.Layer) -> bool:
+def is_paddle_layer(layer: nn.Layer) -> bool:
     """Return whether a layer's class is defined in Paddle itself, or in the gate."""
     return (inspect.getsourcefile(type(layer)) or "").startswith(LIBRARIES)
 

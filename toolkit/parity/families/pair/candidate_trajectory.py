@@ -12,9 +12,9 @@ from toolkit.parity.candidate.places import line_of
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.results import Place, TrajectoryFacts
 from toolkit.parity.exchange.tensor_file import TensorFile
-from toolkit.parity.families.pair.batches import of_step
+from toolkit.parity.families.pair.batches import batch_of_step
 from toolkit.parity.families.pair.candidate import PairStep, as_tensors
-from toolkit.parity.families.pair.replaced import dense_gradients
+from toolkit.parity.families.pair.replaced import use_dense_gradients
 from toolkit.parity.job import user_code
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.evaluation import TRAINING
@@ -38,17 +38,17 @@ def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -
     optimizer = None
     for dtype in job.dtypes:
         step = PairStep(job, folder, dtype)
-        kept = Trajectory(places)
-        optimizer = _train(step, job, folder, batches, kept)
-        files.write_tensors(folder / "candidate" / f"trajectory-{dtype}.safetensors", kept.tensors())
-    made = getattr(step.source, "optimizer", None)
-    where = line_of(made, "def optimizer") if made is not None else None
+        trajectory = Trajectory(places)
+        optimizer = _train(step, job, folder, batches, trajectory)
+        files.write_tensors(folder / "candidate" / f"trajectory-{dtype}.safetensors", trajectory.tensors())
+    optimizer_function = getattr(step.source, "optimizer", None)
+    function_line = line_of(optimizer_function, "def optimizer") if optimizer_function is not None else None
     return TrajectoryFacts(
-        optimizer=Place(type(optimizer).__name__, where or "the gate's own, as no file has optimizer(model)")
+        optimizer=Place(type(optimizer).__name__, function_line or "the gate's own, as no file has optimizer(model)")
     )
 
 
-def _train(step: PairStep, job: Job, folder: Path, batches: TensorFile, kept: Trajectory) -> Any:
+def _train(step: PairStep, job: Job, folder: Path, batches: TensorFile, trajectory: Trajectory) -> Any:
     """Train the port for the job's number of steps, add each step to a trajectory, and return the optimizer.
 
     Args:
@@ -56,32 +56,32 @@ def _train(step: PairStep, job: Job, folder: Path, batches: TensorFile, kept: Tr
         job: job of the pair.
         folder: job folder.
         batches: batches of all steps, with tensors named `STEP|NAME`.
-        kept: trajectory of the run.
+        trajectory: trajectory of the run.
     """
     assert job.pair is not None
-    with step.in_its_dtype(), user_code.running(step.source):
-        optimizer = optimizer_of(step, job)
+    with step.use_step_dtype(), user_code.running(step.source):
+        optimizer = create_optimizer(step, job)
     rate = getattr(optimizer, "_learning_rate", None)
-    for count in range(1, job.pair.steps + 1):
-        step.batch = as_tensors(of_step(batches, count), step.dtype)
-        step.recorded_draws = {TRAINING: TensorFile(folder / "reference" / f"draws-step-{count}.safetensors")}
+    for number in range(1, job.pair.steps + 1):
+        step.batch = as_tensors(batch_of_step(batches, number), step.dtype)
+        step.recorded_draws = {TRAINING: TensorFile(folder / "reference" / f"draws-step-{number}.safetensors")}
         step.model.clear_gradients()
         # Paddle's AdamW takes no sparse gradients; a file's own optimizer may.
-        gradients = contextlib.nullcontext() if hasattr(step.source, "optimizer") else dense_gradients()
+        gradients = contextlib.nullcontext() if hasattr(step.source, "optimizer") else use_dense_gradients()
         with gradients, user_code.running(step.source, alone=False), step.replay_draws(lambda *_: None):
-            step.backward(step.compute(step.batch), lambda _, value: kept.add_loss(value))
-        kept.add_gradients({name: value for name, value in step.parameter_gradients() if name in kept.places})
+            step.backward(step.compute(step.batch), lambda _, value: trajectory.add_loss(value))
+        trajectory.add_gradients({key: value for key, value in step.parameter_gradients() if key in trajectory.places})
         made_by = getattr(step.source, "optimizer", None)
-        with step.in_its_dtype(), user_code.running(step.source, made_by=made_by):
+        with step.use_step_dtype(), user_code.running(step.source, made_by=made_by):
             optimizer.step()
         if isinstance(rate, paddle.optimizer.lr.LRScheduler):
             rate.step()
-        for name, value in step.held_parameters():
-            kept.add_parameter(name, value)
+        for name, value in step.parameter_values():
+            trajectory.add_parameter(name, value)
     return optimizer
 
 
-def optimizer_of(step: PairStep, job: Job) -> paddle.optimizer.Optimizer:
+def create_optimizer(step: PairStep, job: Job) -> paddle.optimizer.Optimizer:
     """Return the optimizer that the user's file creates, or Paddle's AdamW if it has no ``optimizer`` function.
 
     Args:
@@ -101,10 +101,10 @@ def optimizer_of(step: PairStep, job: Job) -> paddle.optimizer.Optimizer:
             [parameter for parameter in step.model.parameters() if not parameter.stop_gradient],
             settings.weight_decay,
         )
-    made = step.source.optimizer(step.model)
-    if not isinstance(made, paddle.optimizer.Optimizer):
+    optimizer = step.source.optimizer(step.model)
+    if not isinstance(optimizer, paddle.optimizer.Optimizer):
         raise user_code.UserCodeError(
-            f"{user_code.display_path(step.source)}: optimizer() gave {type(made).__name__}; "
+            f"{user_code.display_path(step.source)}: optimizer() gave {type(optimizer).__name__}; "
             "it is to give a Paddle optimizer"
         )
-    return made
+    return optimizer

@@ -22,14 +22,14 @@ OWNERS = (paddle, paddle.tensor, paddle.tensor.search, paddle.Tensor)
 def install() -> None:
     """Replace Paddle's functions of discrete choices, before a user's file is imported."""
     for owner in OWNERS:
-        replaced.change(owner, "topk", _topk)
-        replaced.change(owner, "argmax", _extreme(True))
-        replaced.change(owner, "argmin", _extreme(False))
-        replaced.change(owner, "argsort", _argsort)
-        replaced.change(owner, "sort", _sort)
+        replaced.replace_function(owner, "topk", _topk)
+        replaced.replace_function(owner, "argmax", _extreme(True))
+        replaced.replace_function(owner, "argmin", _extreme(False))
+        replaced.replace_function(owner, "argsort", _argsort)
+        replaced.replace_function(owner, "sort", _sort)
 
 
-def _chosen(x: paddle.Tensor, own: paddle.Tensor, axis: int, descending: bool) -> paddle.Tensor | None:
+def _find_reference_indices(x: paddle.Tensor, own: paddle.Tensor, axis: int, descending: bool) -> paddle.Tensor | None:
     """Return R64's indices along an axis of ``x``; None if they equal the port's, or are not recorded.
 
     Args:
@@ -41,11 +41,11 @@ def _chosen(x: paddle.Tensor, own: paddle.Tensor, axis: int, descending: bool) -
     draws = replaced.draws()
     if draws is None:
         return None
-    given = draws.chosen(_last(x, axis), _last(own, axis), descending)
-    return None if given is None else paddle.moveaxis(given, -1, axis) if given.ndim > 1 else given
+    indices = draws.replay_choice(_move_axis_last(x, axis), _move_axis_last(own, axis), descending)
+    return None if indices is None else paddle.moveaxis(indices, -1, axis) if indices.ndim > 1 else indices
 
 
-def _last(x: paddle.Tensor, axis: int) -> paddle.Tensor:
+def _move_axis_last(x: paddle.Tensor, axis: int) -> paddle.Tensor:
     """Return a tensor with one axis moved to the end."""
     return x if axis in (-1, x.ndim - 1) else paddle.moveaxis(x, axis, -1)
 
@@ -58,7 +58,7 @@ def _is_choice(x: Any) -> bool:
     return replaced.draws() is not None and isinstance(x, paddle.Tensor) and x.is_floating_point() and x.ndim > 0
 
 
-def _arguments(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
+def _bind_arguments(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
     """Return the arguments of a call of ``original`` by Paddle's parameter names, with defaults.
 
     The names ``input`` and ``dim`` of torch are accepted for ``x`` and ``axis``.
@@ -67,9 +67,9 @@ def _arguments(original: Callable, *args: Any, **options: Any) -> dict[str, Any]
         options["x"] = options.pop("input")
     if "dim" in options:
         options["axis"] = options.pop("dim")
-    given = inspect.signature(original).bind(*args, **options)
-    given.apply_defaults()
-    return given.arguments
+    call = inspect.signature(original).bind(*args, **options)
+    call.apply_defaults()
+    return call.arguments
 
 
 def _topk(original: Callable) -> Callable:
@@ -77,11 +77,11 @@ def _topk(original: Callable) -> Callable:
 
     def topk(*args: Any, **options: Any) -> Any:
         values, own = original(*args, **options)
-        given = _arguments(original, *args, **options)
-        x, axis = given["x"], -1 if given["axis"] is None else given["axis"]
+        arguments = _bind_arguments(original, *args, **options)
+        x, axis = arguments["x"], -1 if arguments["axis"] is None else arguments["axis"]
         if not _is_choice(x):
             return values, own
-        indices = _chosen(x, own, axis, given["largest"])
+        indices = _find_reference_indices(x, own, axis, arguments["largest"])
         return (values, own) if indices is None else (paddle.take_along_axis(x, indices, axis), indices)
 
     return topk
@@ -97,13 +97,13 @@ def _extreme(largest: bool) -> Callable[[Callable], Callable]:
     def make(original: Callable) -> Callable:
         def extreme(*args: Any, **options: Any) -> paddle.Tensor:
             own = original(*args, **options)
-            given = _arguments(original, *args, **options)
-            x, axis = given["x"], given["axis"]
+            arguments = _bind_arguments(original, *args, **options)
+            x, axis = arguments["x"], arguments["axis"]
             if not _is_choice(x):
                 return own
-            scores, along = (x.flatten(), 0) if axis is None else (x, axis)
-            kept = own.reshape([1]) if axis is None else own if given["keepdim"] else own.unsqueeze(axis)
-            indices = _chosen(scores, kept, along, largest)
+            scores, choice_axis = (x.flatten(), 0) if axis is None else (x, axis)
+            own_indices = own.reshape([1]) if axis is None else own if arguments["keepdim"] else own.unsqueeze(axis)
+            indices = _find_reference_indices(scores, own_indices, choice_axis, largest)
             return own if indices is None else indices.reshape(own.shape).astype(own.dtype)
 
         return extreme
@@ -116,10 +116,10 @@ def _argsort(original: Callable) -> Callable:
 
     def argsort(*args: Any, **options: Any) -> paddle.Tensor:
         own = original(*args, **options)
-        given = _arguments(original, *args, **options)
-        if not _is_choice(given["x"]):
+        arguments = _bind_arguments(original, *args, **options)
+        if not _is_choice(arguments["x"]):
             return own
-        indices = _chosen(given["x"], own, given["axis"], given["descending"])
+        indices = _find_reference_indices(arguments["x"], own, arguments["axis"], arguments["descending"])
         return own if indices is None else indices
 
     return argsort
@@ -130,12 +130,12 @@ def _sort(original: Callable) -> Callable:
 
     def sort(*args: Any, **options: Any) -> paddle.Tensor:
         own = original(*args, **options)
-        given = _arguments(original, *args, **options)
-        x, axis, descending = given["x"], given["axis"], given["descending"]
+        arguments = _bind_arguments(original, *args, **options)
+        x, axis, descending = arguments["x"], arguments["axis"], arguments["descending"]
         if not _is_choice(x):
             return own
-        order = getattr(paddle.argsort, "of_paddle", paddle.argsort)(x.detach(), axis, descending)
-        indices = _chosen(x, order, axis, descending)
+        order = getattr(paddle.argsort, "paddle_original", paddle.argsort)(x.detach(), axis, descending)
+        indices = _find_reference_indices(x, order, axis, descending)
         return own if indices is None else paddle.take_along_axis(x, indices, axis)
 
     return sort

@@ -30,82 +30,82 @@ class Layout:
         self.shapes = shapes
         self.by_reference: dict[str, list[ParameterMatch]] = defaultdict(list)
         self.by_port: dict[str, list[ParameterMatch]] = defaultdict(list)
-        for match in sorted(matches, key=lambda one: one.rows or ()):
+        for match in sorted(matches, key=lambda match: match.rows or ()):
             self.by_reference[match.reference].append(match)
-        for match in sorted(matches, key=lambda one: one.port_rows or one.rows or ()):
+        for match in sorted(matches, key=lambda match: match.port_rows or match.rows or ()):
             self.by_port[match.port].append(match)
 
-    def of_reference(
-        self, value: Callable[[str], np.ndarray | None], is_weight: bool = False
+    def reference_arrays(
+        self, get_array: Callable[[str], np.ndarray | None], is_weight: bool = False
     ) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and the array of each parameter of the reference, assembled from the port's arrays.
 
         A parameter is omitted if all its pieces are missing. If some pieces are missing, they are filled with zeros.
 
         Args:
-            value: function that returns the array of a parameter of the port, given its name; None if the parameter has
-                no array, such as a gradient.
+            get_array: function that returns the array of a parameter of the port, such as its gradient, given its name;
+                None if the parameter has no array.
             is_weight: whether the arrays are the values of the parameters, so that a match's offset is subtracted;
                 False for gradients.
         """
         for name in self.by_reference:
-            if (array := self.of_one_reference(name, value, is_weight)) is not None:
+            if (array := self.reference_array(name, get_array, is_weight)) is not None:
                 yield name, array
 
-    def of_one_reference(
-        self, name: str, value: Callable[[str], np.ndarray | None], is_weight: bool = False
+    def reference_array(
+        self, reference_name: str, get_array: Callable[[str], np.ndarray | None], is_weight: bool = False
     ) -> np.ndarray | None:
         """Return the array of one parameter of the reference, assembled from the port's arrays.
 
         The result is None if all pieces are missing. Otherwise missing pieces are filled with zeros.
 
         Args:
-            name: the reference's name of the parameter.
-            value: function that returns the array of a parameter of the port, given its name, or None.
+            reference_name: the reference's name of the parameter.
+            get_array: function that returns the array of a parameter of the port, given its name, or None.
             is_weight: whether the arrays are the values of the parameters, so that a match's offset is subtracted.
         """
-        matches = self.by_reference[name]
-        pieces = [(match, value(match.port)) for match in matches]
+        matches = self.by_reference[reference_name]
+        pieces = [(match, get_array(match.port)) for match in matches]
         if all(piece is None for _, piece in pieces):
             return None
-        arrays = [self._piece_of_reference(match, piece, is_weight) for match, piece in pieces]
+        arrays = [self._reference_slice(match, piece, is_weight) for match, piece in pieces]
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=matches[0].axis)
 
-    def whole_in(self, port: str) -> list[str] | None:
+    def complete_counterparts(self, port_name: str) -> list[str] | None:
         """Return the names of the reference's parameters that a parameter of the port contains completely.
 
         The result is None if one of these parameters is also partly in another parameter of the port. It is empty if
         the parameter has no counterpart.
 
         Args:
-            port: the port's name of the parameter.
+            port_name: the port's name of the parameter.
         """
-        names = [match.reference for match in self.by_port.get(port, ())]
+        names = [match.reference for match in self.by_port.get(port_name, ())]
         return names if all(len(self.by_reference[name]) == 1 for name in names) else None
 
-    def _piece_of_reference(self, match: ParameterMatch, value: np.ndarray | None, is_weight: bool) -> np.ndarray:
-        """Return one slice of a parameter of the reference, or zeros if ``value`` is None.
+    def _reference_slice(self, match: ParameterMatch, port_array: np.ndarray | None, is_weight: bool) -> np.ndarray:
+        """Return one slice of a parameter of the reference, or zeros if ``port_array`` is None.
 
         Args:
             match: correspondence of the slice.
-            value: array of the whole parameter of the port.
+            port_array: array of the whole parameter of the port.
             is_weight: whether to subtract the match's offset.
         """
         shape = list(self.shapes[match.reference])
         if match.rows is not None:
             shape[match.axis] = match.rows[1] - match.rows[0]
-        if value is None:
+        if port_array is None:
             return np.zeros(shape)
-        value = value.T if match.transpose else value
+        port_array = port_array.T if match.transpose else port_array
         if match.port_rows is not None:
-            value = np.take(value, range(*match.port_rows), axis=match.axis)
-        return value.reshape(shape) - match.offset if is_weight and match.offset else value.reshape(shape)
+            port_array = np.take(port_array, range(*match.port_rows), axis=match.axis)
+        return port_array.reshape(shape) - match.offset if is_weight and match.offset else port_array.reshape(shape)
 
-    def of_port(
+    def port_array(
         self,
-        port: str,
+        port_name: str,
         shape: Sequence[int],
-        value: Callable[[str], np.ndarray | None],
+        get_array: Callable[[str], np.ndarray | None],
         is_weight: bool = False,
     ) -> np.ndarray | None:
         """Return the array of a parameter of the port, assembled from the reference's arrays.
@@ -113,15 +113,15 @@ class Layout:
         The result is None if the parameter has no match, or if the array of one of its pieces is missing.
 
         Args:
-            port: the port's name of the parameter.
+            port_name: the port's name of the parameter.
             shape: shape of the parameter in the port.
-            value: function that returns the array of a parameter of the reference, given its name, or None.
+            get_array: function that returns the array of a parameter of the reference, given its name, or None.
             is_weight: whether the arrays are the values of the parameters, so that a match's offset is added; False for
                 gradients.
         """
         pieces = []
-        for match in self.by_port.get(port, ()):
-            piece = value(match.reference)
+        for match in self.by_port.get(port_name, ()):
+            piece = get_array(match.reference)
             if piece is None:
                 return None
             if match.rows is not None:
@@ -130,5 +130,5 @@ class Layout:
         if not pieces:
             return None
         match = pieces[0][0]
-        whole = pieces[0][1] if len(pieces) == 1 else np.concatenate([one for _, one in pieces], axis=match.axis)
-        return np.ascontiguousarray(whole.reshape(shape[::-1]).T if match.transpose else whole.reshape(shape))
+        array = pieces[0][1] if len(pieces) == 1 else np.concatenate([piece for _, piece in pieces], axis=match.axis)
+        return np.ascontiguousarray(array.reshape(shape[::-1]).T if match.transpose else array.reshape(shape))

@@ -21,7 +21,7 @@ class MaskWatch:
     """Follows the results of all comparisons of a forward, as the watcher of :func:`.calls.watch`.
 
     Args:
-        module_fn: function that returns the dotted path of the running layer.
+        path_fn: function that returns the dotted path of the running layer.
         paddle_layers: paths of the layers whose ``forward`` is Paddle's own.
 
     Attributes:
@@ -30,10 +30,10 @@ class MaskWatch:
             draws.
     """
 
-    def __init__(self, module_fn: Callable[[], str], paddle_layers: Collection[str]) -> None:
-        self._module, self._paddle_layers = module_fn, paddle_layers
+    def __init__(self, path_fn: Callable[[], str], paddle_layers: Collection[str]) -> None:
+        self._path_fn, self._paddle_layers = path_fn, paddle_layers
         self._is_inside = False
-        self.comparisons = MaskComparisons(_address, _values, self._site)
+        self.comparisons = MaskComparisons(_memory_address, _tensor_values, self._site)
         self.operations: set[str] = set()
 
     def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
@@ -50,11 +50,11 @@ class MaskWatch:
         self._is_inside = True
         try:
             result = original(*args, **options)
-            plain, inputs = name.strip("_"), tensors_of((*args, *options.values()))
-            results = [args[0]] if plain == "setitem" else tensors_of([result])
-            if all(one._is_initialized() for one in (*inputs, *results)):
-                self.comparisons.observe(plain, inputs, results)
-            if self._module() not in self._paddle_layers and not _is_drawing() and (site := self._site()) is not None:
+            operation, inputs = name.strip("_"), tensors_of((*args, *options.values()))
+            results = [args[0]] if operation == "setitem" else tensors_of([result])
+            if all(tensor._is_initialized() for tensor in (*inputs, *results)):
+                self.comparisons.observe(operation, inputs, results)
+            if self._path_fn() not in self._paddle_layers and not _is_drawing() and (site := self._site()) is not None:
                 self.operations.add(f"{site.line}:{site.column}")
         finally:
             self._is_inside = False
@@ -63,7 +63,7 @@ class MaskWatch:
     def _site(self) -> Site | None:
         """Return the current position in the port's code; None outside of the port's code."""
         frame = calling_frame()
-        return None if frame is None else Site(calling_line(), column_of(frame), self._module())
+        return None if frame is None else Site(calling_line(), column_of(frame), self._path_fn())
 
 
 def _is_drawing() -> bool:
@@ -80,20 +80,20 @@ def tensors_of(values: Any) -> list[paddle.Tensor]:
     """Return the tensors among nested lists and tuples of values, in order."""
     if isinstance(values, paddle.Tensor):
         return [values]
-    return [one for value in values for one in tensors_of(value)] if isinstance(values, (list, tuple)) else []
+    return [tensor for value in values for tensor in tensors_of(value)] if isinstance(values, (list, tuple)) else []
 
 
-def _address(tensor: paddle.Tensor) -> int:
+def _memory_address(tensor: paddle.Tensor) -> int:
     """Return the memory address of a tensor's data."""
     return tensor.data_ptr()
 
 
-def _values(tensor: paddle.Tensor) -> np.ndarray:
+def _tensor_values(tensor: paddle.Tensor) -> np.ndarray:
     """Return a tensor's values as an array."""
     return tensor.detach().numpy()
 
 
-def with_shifted_bound(name: str, args: tuple) -> tuple:
+def shift_bound(name: str, args: tuple) -> tuple:
     """Return the arguments of a comparison, with the bound moved so that it includes one more position.
 
     Example: the arguments `(x, 3)` of `x > 3` become `(x, 2)`.
@@ -103,6 +103,6 @@ def with_shifted_bound(name: str, args: tuple) -> tuple:
         args: positional arguments: the compared tensor, and the bound, which is 0 if it is missing.
     """
     operator = COMPARISONS[name.strip("_")]
-    by = -1 if operator in (">", ">=", "triu") else 1
+    shift = -1 if operator in (">", ">=", "triu") else 1
     bound = args[1] if len(args) > 1 else 0
-    return (args[0], bound + by, *args[2:])
+    return (args[0], bound + shift, *args[2:])

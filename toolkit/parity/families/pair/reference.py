@@ -13,14 +13,14 @@ from torch import nn
 
 from toolkit.parity.exchange.results import ReferenceFacts
 from toolkit.parity.families.pair.reference_module import (
-    built,
-    collected_logits,
-    computed,
+    build_model,
+    collect_logits,
+    compute_output,
     epsilons_of,
-    exact_buffers,
+    exact_buffers_of,
     round_momenta,
 )
-from toolkit.parity.families.pair.reference_patches import changed_functions, computing_in, rounded_epsilons
+from toolkit.parity.families.pair.reference_patches import replace_functions, round_epsilons, use_default_dtype
 from toolkit.parity.job import user_code
 from toolkit.parity.job.buffers import hide_initial_infinities
 from toolkit.parity.job.job import Job
@@ -44,7 +44,7 @@ class PairStep(Step):
 
     Args:
         job: job of the pair.
-        given: the reference's weights, batch and labels by name, as for :class:`.step.Step`.
+        arrays: the mappings of :class:`.step.Step`, such as the reference's weights, by name.
 
     Attributes:
         source: loaded module of the user's file.
@@ -54,7 +54,7 @@ class PairStep(Step):
         buffers: values of the buffers before the step, by name.
     """
 
-    def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, job: Job, *arrays: Mapping[str, np.ndarray]) -> None:
         assert job.pair is not None
         self.source = user_code.load(job.pair.reference)
         self.map = job.pair.map or PairMap()
@@ -62,9 +62,9 @@ class PairStep(Step):
         self._models: dict[torch.dtype, nn.Module] = {}
         self.epsilons: dict[str, float] = {}
         self.drops_gradients = job.brief
-        held = {name: value.clone() for name, value in self._model_in(torch.float32).named_buffers()}
-        super().__init__(job, *given)
-        self.buffers = exact_buffers(self.model, held)
+        float32_buffers = {name: value.clone() for name, value in self._model_in(torch.float32).named_buffers()}
+        super().__init__(job, *arrays)
+        self.buffers = exact_buffers_of(self.model, float32_buffers)
         self.unread = {}
 
     def set_initial_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
@@ -90,7 +90,7 @@ class PairStep(Step):
             if self._job.brief:  # a large model is kept in one dtype at a time
                 self._models.clear()
                 self.model = nn.Module()
-            self._models[dtype] = built(self.source, self._job, dtype)
+            self._models[dtype] = build_model(self.source, self._job, dtype)
             assert self._job.pair is not None
             self.epsilons = epsilons_of(self._models[dtype])
             if not self._job.pair.any_framework:
@@ -103,8 +103,8 @@ class PairStep(Step):
         If a file of the pair has its own ``loss`` function, the logits are None. If the reference is recorded for any
         framework, they are the logits of the only call of the model.
         """
-        with user_code.running(self.source), collected_logits(self.model) as logits:
-            output = computed(self.source, self.model, inputs, not self.forward_only)
+        with user_code.running(self.source), collect_logits(self.model) as logits:
+            output = compute_output(self.source, self.model, inputs, not self.forward_only)
         if not self._has_loss:
             return output
         assert self._job.pair is not None
@@ -118,16 +118,16 @@ class PairStep(Step):
             nudge: 0 for unchanged weights. Any other number moves each weight by one unit in the last place, in
                 directions that depend on the number.
         """
-        self.dtype, held = dtype, STORAGE_DTYPES[dtype]
-        self.model = self._model_in(held)
-        of_complex = [one for one in self.model.named_buffers() if one[1].is_complex()]
-        self.model.to(device=self.device, dtype=held)
-        for name, buffer in of_complex:  # torch has kept only the real parts
+        self.dtype, storage_dtype = dtype, STORAGE_DTYPES[dtype]
+        self.model = self._model_in(storage_dtype)
+        complex_buffers = [named_buffer for named_buffer in self.model.named_buffers() if named_buffer[1].is_complex()]
+        self.model.to(device=self.device, dtype=storage_dtype)
+        for name, buffer in complex_buffers:  # torch has kept only the real parts
             path, _, leaf = name.rpartition(".")
-            setattr(self.model.get_submodule(path), leaf, buffer.to(self.device, held.to_complex()))
+            setattr(self.model.get_submodule(path), leaf, buffer.to(self.device, storage_dtype.to_complex()))
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                parameter.copy_(nudge_copy(self.weights[name], held, nudge))
+                parameter.copy_(nudge_copy(self.weights[name], storage_dtype, nudge))
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(self.buffers[name].to(buffer))
 
@@ -145,11 +145,11 @@ class PairStep(Step):
             has_hooks: whether outputs and buffers are kept, too. Otherwise only the loss and the gradients are kept.
         """
         with user_code.running(self.source, alone=False):  # the file may define a backward
-            super().run(dtype, self._of_matched(keep), nudge, plain, has_hooks)
-        compared = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
+            super().run(dtype, self._keep_matched(keep), nudge, plain, has_hooks)
+        compared_names = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
         initial = {**self.buffers, **self.weights}
         for name, value in {**buffers_of(self.model), **frozen_parameters(self.model)}.items():
-            if has_hooks and name in compared:
+            if has_hooks and name in compared_names:
                 keep(f"buffer:{name}", hide_initial_infinities(value, to_numpy(initial[name])))
 
     def sort_records(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
@@ -158,19 +158,19 @@ class PairStep(Step):
         Args:
             records: statistics of R64's tensors, by name.
         """
-        made = {f"gradient:{name}": number for number, (name, _) in enumerate(self.model.named_parameters())}
+        positions = {f"gradient:{name}": number for number, (name, _) in enumerate(self.model.named_parameters())}
         names = [TensorName.parse(name) for name in records]
         # The loss and the model's own parameters belong to the module "".
         modules = dict.fromkeys(name.module for name in names if name.kind == "output")
-        ran = {module: number for number, module in enumerate(modules)}
+        module_order = {module: number for number, module in enumerate(modules)}
 
-        def use(name: str) -> tuple[int, int]:
+        def position_of(name: str) -> tuple[int, int]:
             """Return the position of a gradient: its module's first call, and then the order of the parameters."""
-            return ran.get(TensorName.parse(name).module.rpartition(".")[0], -1), made.get(name, -1)
+            return module_order.get(TensorName.parse(name).module.rpartition(".")[0], -1), positions.get(name, -1)
 
-        gradients = iter(sorted((str(name) for name in names if name.kind == "gradient"), key=use))
-        found = [next(gradients) if name.kind == "gradient" else str(name) for name in names]
-        return {name: records[name] for name in found}
+        gradients = iter(sorted((str(name) for name in names if name.kind == "gradient"), key=position_of))
+        sorted_names = [next(gradients) if name.kind == "gradient" else str(name) for name in names]
+        return {name: records[name] for name in sorted_names}
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
         """Run the model in evaluation mode, and keep the compared outputs and the loss.
@@ -182,7 +182,7 @@ class PairStep(Step):
             nudge: number that selects the directions of the nudge of the weights; 0 for unchanged weights.
         """
         if not self.forward_only:  # otherwise the step is already a forward in evaluation mode
-            super().evaluate(self._of_matched(keep), nudge)
+            super().evaluate(self._keep_matched(keep), nudge)
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
         """Return the only evaluation of a pair, which uses the batch of the step."""
@@ -228,10 +228,10 @@ class PairStep(Step):
 
     def _is_matched(self, name: str) -> bool:
         """Return whether the port has a tensor of this name, so that it can have a point of the trace."""
-        parsed = TensorName.parse(name)
-        if parsed.kind == "input" and parsed.module in self.map.axes:
+        tensor_name = TensorName.parse(name)
+        if tensor_name.kind == "input" and tensor_name.module in self.map.axes:
             return False  # the order of the axes of an input is unknown
-        return parsed.kind not in ("output", "input") or parsed.module in self.map.modules
+        return tensor_name.kind not in ("output", "input") or tensor_name.module in self.map.modules
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
         """Return the facts about R64 that the verdict needs, in addition to its tensors.
@@ -281,16 +281,16 @@ class PairStep(Step):
         """
         assert self._job.pair is not None
         with (
-            changed_functions(recorder),
+            replace_functions(recorder),
             recorded_random_functions(recorder),
             Choices(recorder),
             record_lengths(),
-            computing_in(STORAGE_DTYPES[self.dtype]),
-            contextlib.nullcontext() if self._job.pair.any_framework else rounded_epsilons(),
+            use_default_dtype(STORAGE_DTYPES[self.dtype]),
+            contextlib.nullcontext() if self._job.pair.any_framework else round_epsilons(),
         ):
             yield
 
-    def _of_matched(self, keep: Keep) -> Keep:
+    def _keep_matched(self, keep: Keep) -> Keep:
         """Return a version of ``keep`` that ignores the tensors without a counterpart in the port."""
 
         def keep_matched(name: str, value: np.ndarray) -> None:

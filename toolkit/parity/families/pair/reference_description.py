@@ -16,9 +16,9 @@ from torch import nn
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.tensor_file import TensorWriter
 from toolkit.parity.families.pair.batches import write_batches
-from toolkit.parity.families.pair.reference_draws import NUMBERS, InOrder, OtherNumbers
-from toolkit.parity.families.pair.reference_module import NORMS, built, computed, exact_buffers
-from toolkit.parity.families.pair.reference_patches import changed_functions
+from toolkit.parity.families.pair.reference_draws import NUMBER_KINDS, DrawRecorder, OtherNumberDraws
+from toolkit.parity.families.pair.reference_module import NORMS, build_model, compute_output, exact_buffers_of
+from toolkit.parity.families.pair.reference_patches import replace_functions
 from toolkit.parity.job import user_code
 from toolkit.parity.job.buffers import constant_of, may_be_drawn
 from toolkit.parity.job.job import Job
@@ -56,66 +56,69 @@ def run(job: Job, folder: Path) -> Description:
     source = user_code.load(job.pair.reference)
     if job.pair.batch_from == "reference":
         write_batches(source, job, folder)
-    model = built(source, job)
+    model = build_model(source, job)
     with TensorWriter(folder / "reference" / "weights.safetensors") as weights:
         for name, value in model.named_parameters():
             weights.add(name, value.numpy(force=True).astype(np.float32, copy=False))
     buffers = buffers_of(model)
-    exact = exact_buffers(built(source, job, torch.float64), dict(model.named_buffers())) if buffers else {}
+    exact = exact_buffers_of(build_model(source, job, torch.float64), dict(model.named_buffers())) if buffers else {}
     frozen_values = frozen_parameters(model)
     exact_values = {**frozen_values, **{name: to_numpy(exact[name]) for name in buffers}}
     files.write_tensors(folder / "reference" / "buffers.safetensors", exact_values)
     buffers |= frozen_values
     files.write_tensors(folder / "reference" / "buffers-float32.safetensors", buffers)
-    other = buffers
+    other_buffers = buffers
     if may_be_drawn(buffers):
-        model_of_other_seed = built(source, job, seed=job.seed + 1)
-        other = {**buffers_of(model_of_other_seed), **frozen_parameters(model_of_other_seed)}
+        model_of_other_seed = build_model(source, job, seed=job.seed + 1)
+        other_buffers = {**buffers_of(model_of_other_seed), **frozen_parameters(model_of_other_seed)}
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
     modules: list[ModuleFacts] = []
     kinds = {name: type(module).__name__ for name, module in model.named_modules(remove_duplicate=False)}
-    draws = InOrder(job.seed)
+    draws = DrawRecorder(job.seed)
     squares = SquareWeights(_gradient_of)
     needs_loss = not job.pair.forward_only
     model.train(needs_loss)
     masks: list[MaskFacts] = []
 
-    def loss_with(drawn: Draws, keep: Keep) -> float | None:
+    def compute_loss(source_of_draws: Draws, keep: Keep) -> float | None:
         """Run the model with a source of draws, and return its loss; None without a loss.
 
         Args:
-            drawn: source of the draws.
+            source_of_draws: source of the draws.
             keep: function that receives the name and value of each output.
         """
-        recorder = Recorder(model, drawn, keep)
-        note = getattr(drawn, "note_other", None)
-        watching = MaskWatch(lambda: recorder.stack.module)
+        recorder = Recorder(model, source_of_draws, keep)
+        on_choice = getattr(source_of_draws, "note_other", None)
+        mask_watch = MaskWatch(lambda: recorder.stack.module)
         with (
             recorder.watch(),
-            changed_functions(recorder),
+            replace_functions(recorder),
             recorded_random_functions(recorder),
             record_lengths(),
-            Choices(recorder, note),
-            watching,
+            Choices(recorder, on_choice),
+            mask_watch,
             _watch_own_layers(model, squares),
             user_code.running(source),
         ):
-            loss = computed(source, model, batch, needs_loss).loss
-        masks[:] = watching.comparisons.facts()
+            loss = compute_output(source, model, batch, needs_loss).loss
+        masks[:] = mask_watch.comparisons.facts()
         return None if loss is None else float(loss.detach())
 
-    loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
+    loss = compute_loss(draws, lambda name, value: _append_module_facts(modules, kinds, name, value))
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
-    named = dict(model.named_modules())
-    described = describe_buffers(model, buffers, other, lambda name, value: _described(named, order, name, value))
-    if draws.made and loss == loss_with(OtherNumbers(job.seed), keep_nothing):
-        draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
+    layers = dict(model.named_modules())
+    buffer_facts = describe_buffers(
+        model, buffers, other_buffers, lambda name, value: _describe_tensor(layers, order, name, value)
+    )
+    if draws.draw_facts and loss == compute_loss(OtherNumberDraws(job.seed), keep_nothing):
+        draws.draw_facts = [draw for draw in draws.draw_facts if draw.kind not in NUMBER_KINDS]
     transposed_names = squares.with_output_columns
     parameters = [
-        replace(one, transposed=one.transposed or one.name in transposed_names) for one in parameters_of(model, order)
+        replace(facts, transposed=facts.transposed or facts.name in transposed_names)
+        for facts in describe_parameters(model, order)
     ]
-    return Description(parameters, modules, draws.made, described, masks)
+    return Description(parameters, modules, draws.draw_facts, buffer_facts, masks)
 
 
 @contextlib.contextmanager
@@ -127,15 +130,15 @@ def _watch_own_layers(model: nn.Module, squares: SquareWeights) -> Iterator[None
         squares: collector of square weights whose columns are output channels.
     """
 
-    def look(path: str, module: nn.Module, output: Any) -> None:
+    def examine_output(path: str, module: nn.Module, output: Any) -> None:
         """Examine the trained weights of a module after its call, given its path and output."""
         tensor = first_tensor(output)
         if tensor is not None and tensor.requires_grad and tensor.is_floating_point():
-            weights = {name: one for name, one in module.named_parameters(recurse=False) if one.requires_grad}
+            weights = {name: value for name, value in module.named_parameters(recurse=False) if value.requires_grad}
             squares.examine_layer(path, weights, tensor)
 
     handles = [
-        module.register_forward_hook(lambda module, _, output, path=path: look(path, module, output))
+        module.register_forward_hook(lambda module, _, output, path=path: examine_output(path, module, output))
         for path, module in model.named_modules()
         if _role(module) == "other" and type(module).__name__ != "Conv1D"
     ]
@@ -146,15 +149,15 @@ def _watch_own_layers(model: nn.Module, squares: SquareWeights) -> Iterator[None
             handle.remove()
 
 
-def _gradient_of(output: torch.Tensor, place: int, weight: torch.Tensor) -> np.ndarray | None:
+def _gradient_of(output: torch.Tensor, index: int, weight: torch.Tensor) -> np.ndarray | None:
     """Return the gradient of one element of an output for a weight; None without a dependence.
 
     Args:
         output: output of a module.
-        place: index of the element in the flattened output.
+        index: index of the element in the flattened output.
         weight: weight of the module.
     """
-    (gradient,) = torch.autograd.grad(output.flatten()[place], weight, retain_graph=True, allow_unused=True)
+    (gradient,) = torch.autograd.grad(output.flatten()[index], weight, retain_graph=True, allow_unused=True)
     return None if gradient is None else to_numpy(gradient)
 
 
@@ -163,7 +166,7 @@ def _role(module: nn.Module) -> str:
     return next((role for role, kinds in ROLES if isinstance(module, kinds)), "other")
 
 
-def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value: np.ndarray) -> None:
+def _append_module_facts(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value: np.ndarray) -> None:
     """Append the facts about a module to a list, given the name and value of its output.
 
     Later calls of the same module within its parent are ignored.
@@ -174,14 +177,16 @@ def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value
         name: name of the output, such as `output:encoder`.
         value: the output.
     """
-    parsed = TensorName.parse(name)
-    if not parsed.call:
+    output_name = TensorName.parse(name)
+    if not output_name.call:
         modules.append(
-            ModuleFacts(parsed.module, kinds[parsed.module], tuple(value.shape) if value.dtype.kind == "f" else None)
+            ModuleFacts(
+                output_name.module, kinds[output_name.module], tuple(value.shape) if value.dtype.kind == "f" else None
+            )
         )
 
 
-def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
+def describe_parameters(model: nn.Module, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
     """Yield the facts about each parameter of a model. A tied parameter is included once, with its other names.
 
     Args:
@@ -194,10 +199,10 @@ def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[Parame
         names[parameter].append(name)
     for parameter, (name, *others) in names.items():
         constant = constant_of(parameter.numpy(force=True))
-        yield replace(_described(modules, order, name, parameter), tied=others, constant=constant)
+        yield replace(_describe_tensor(modules, order, name, parameter), tied=others, constant=constant)
 
 
-def _described(
+def _describe_tensor(
     modules: Mapping[str, nn.Module], order: Mapping[str, int], name: str, value: torch.Tensor
 ) -> ParameterFacts:
     """Return the facts about a parameter or buffer.
@@ -211,13 +216,13 @@ def _described(
     path, _, leaf = name.rpartition(".")
     module = modules[path]
     role = _role(module)
-    transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # a class of transformers, from GPT-2's code
+    is_transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # a class of transformers, from GPT-2's code
     shape = list(value.shape)
     return ParameterFacts(
         name=name,
-        shape=shape[::-1] if transposed else shape,
-        role="linear" if transposed else role,
-        transposed=transposed,
+        shape=shape[::-1] if is_transposed else shape,
+        role="linear" if is_transposed else role,
+        transposed=is_transposed,
         module=path,
         kind=type(module).__name__,
         order=order.get(path),

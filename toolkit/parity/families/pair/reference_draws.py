@@ -10,10 +10,10 @@ from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference.recorder import Draws
 
 #: Kinds of draws that return random numbers, not masks or indices.
-NUMBERS = ("normal", "uniform")
+NUMBER_KINDS = ("normal", "uniform")
 
 
-class OtherNumbers(Draws):
+class OtherNumberDraws(Draws):
     """Source of draws with the same dropout masks as :class:`.recorder.Draws`, but with other random numbers.
 
     If the loss does not change, the numbers have no effect, for example those for a layer drop with rate 0.
@@ -21,22 +21,22 @@ class OtherNumbers(Draws):
 
     def _generator(self, name: str) -> np.random.Generator:
         """Return the generator of a draw: the same as in the first run for masks, another for numbers."""
-        return super()._generator(f"other:{name}" if name.startswith(NUMBERS) else name)
+        return super()._generator(f"other:{name}" if name.startswith(NUMBER_KINDS) else name)
 
 
-class InOrder(Draws):
+class DrawRecorder(Draws):
     """Source of draws that records the draws and discrete choices in order.
 
     Args:
         seed: seed of the draws.
 
     Attributes:
-        made: facts about each draw and choice so far.
+        draw_facts: facts about each draw and choice so far.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.made: list[DrawFacts] = []
+        self.draw_facts: list[DrawFacts] = []
 
     def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
         """Record a dropout mask, and return it: 1 for kept and 0 for dropped elements, uint8.
@@ -46,17 +46,17 @@ class InOrder(Draws):
             shape: shape of the mask.
             p: rate of the dropout.
         """
-        self.made.append(DrawFacts(name, list(shape), p))
+        self.draw_facts.append(DrawFacts(name, list(shape), p))
         return super().mask(name, shape, p)
 
     def normal(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Record standard normal numbers of a shape by the name of the draw, and return them, float32."""
-        self.made.append(DrawFacts(name, list(shape)))
+        self.draw_facts.append(DrawFacts(name, list(shape)))
         return super().normal(name, shape)
 
     def uniform(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Record uniform numbers in [0, 1) of a shape by the name of the draw, and return them, float32."""
-        self.made.append(DrawFacts(name, list(shape)))
+        self.draw_facts.append(DrawFacts(name, list(shape)))
         return super().uniform(name, shape)
 
     def positive(self, draw_name: TensorName, x: torch.Tensor) -> torch.Tensor:
@@ -66,7 +66,7 @@ class InOrder(Draws):
             draw_name: name of the signs.
             x: input of the ReLU.
         """
-        self.made.append(DrawFacts(str(draw_name), list(x.shape)))
+        self.draw_facts.append(DrawFacts(str(draw_name), list(x.shape)))
         return super().positive(draw_name, x)
 
     def choose(
@@ -80,7 +80,7 @@ class InOrder(Draws):
             own: indices that the module has chosen.
             is_ordered: unused.
         """
-        self.made.append(DrawFacts(str(draw_name), list(own.shape)))
+        self.draw_facts.append(DrawFacts(str(draw_name), list(own.shape)))
         return super().choose(draw_name, scores, own)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
@@ -92,9 +92,9 @@ class InOrder(Draws):
             count: number of indices to draw.
             replacement: whether an index may be drawn several times.
         """
-        self.made.append(DrawFacts(name, [*p.shape[:-1], count]))
+        self.draw_facts.append(DrawFacts(name, [*p.shape[:-1], count]))
         return super().multinomial(name, p, count, replacement)
 
     def note_other(self, name: str) -> None:
         """Record a discrete choice that the port cannot replay."""
-        self.made.append(DrawFacts(name, []))
+        self.draw_facts.append(DrawFacts(name, []))

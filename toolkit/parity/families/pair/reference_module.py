@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from toolkit.parity.families.pair.reference_patches import computing_in, eager_attention
+from toolkit.parity.families.pair.reference_patches import select_eager_attention, use_default_dtype
 from toolkit.parity.job import outputs, user_code
 from toolkit.parity.job.job import Job
 
 #: Largest difference between a table in float64 and in float32, relative to the table's largest element.
-SAME = 1e-4
+TOLERANCE = 1e-4
 #: Norms of torch, which have an epsilon.
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.RMSNorm)
 
 
-def built(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed: int | None = None) -> nn.Module:
+def build_model(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed: int | None = None) -> nn.Module:
     """Return the module that the ``build`` function of the reference's file creates, in a dtype.
 
     Modules of transformers use eager attention.
@@ -36,41 +36,45 @@ def built(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed: int |
             parameters or recurrent layers with dropout.
     """
     torch.manual_seed(job.seed if seed is None else seed)
-    with eager_attention(), computing_in(dtype), user_code.running(source):
+    with select_eager_attention(), use_default_dtype(dtype), user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Module, "torch.nn.Module")
     user_code.check_real(source, model.named_parameters())
-    recurrent = (one for one in model.named_modules() if isinstance(one[1], nn.RNNBase))
+    recurrent = (pair for pair in model.named_modules() if isinstance(pair[1], nn.RNNBase))
     user_code.check_recurrent(source, recurrent)
     return model
 
 
-def exact_buffers(double: nn.Module, theirs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def exact_buffers_of(model: nn.Module, float32_buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the buffers of a module that was built in float64, by name.
 
     A buffer that differs by more than rounding between float64 and float32 was drawn at random. Its float32 values are
     then returned instead.
 
     Args:
-        double: module that was built in float64.
-        theirs: buffers of the module that was built in float32, by name.
+        model: module that was built in float64.
+        float32_buffers: buffers of the module that was built in float32, by name.
     """
 
-    def chosen(exact: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        """Return the float64 buffer ``exact``, or the float32 buffer ``drawn`` if it was drawn at random."""
+    def choose_value(exact: torch.Tensor, float32_value: torch.Tensor) -> torch.Tensor:
+        """Return the float64 buffer ``exact``, or the float32 buffer ``float32_value`` if it was drawn at random."""
         if not (exact.is_floating_point() or exact.is_complex()) or not exact.numel():
-            return drawn
-        drawn = drawn.to(exact)
-        return exact if torch.allclose(exact, drawn, rtol=0, atol=SAME * float(drawn.abs().max())) else drawn
+            return float32_value
+        float32_value = float32_value.to(exact)
+        return (
+            exact
+            if torch.allclose(exact, float32_value, rtol=0, atol=TOLERANCE * float(float32_value.abs().max()))
+            else float32_value
+        )
 
-    return {name: chosen(value, theirs[name]).clone() for name, value in double.named_buffers()}
+    return {name: choose_value(value, float32_buffers[name]).clone() for name, value in model.named_buffers()}
 
 
 def epsilons_of(model: nn.Module) -> dict[str, float]:
     """Return the epsilon of each norm of a model, by the path of its module."""
     norms = {name: module for name, module in model.named_modules() if isinstance(module, NORMS)}
-    found = {name: getattr(module, "eps", None) for name, module in norms.items()}
-    return {name: epsilon for name, epsilon in found.items() if isinstance(epsilon, float)}
+    epsilons = {name: getattr(module, "eps", None) for name, module in norms.items()}
+    return {name: epsilon for name, epsilon in epsilons.items() if isinstance(epsilon, float)}
 
 
 def round_momenta(model: nn.Module) -> None:
@@ -83,7 +87,7 @@ def round_momenta(model: nn.Module) -> None:
             module.momentum = 1 - float(np.float32(1 - module.momentum))
 
 
-def computed(
+def compute_output(
     source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool = True
 ) -> outputs.StepOutput:
     """Return the logits and the loss of a user's module for a batch (:func:`.outputs.compute_step`).
@@ -103,7 +107,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def collected_logits(model: nn.Module) -> Iterator[list[torch.Tensor | None]]:
+def collect_logits(model: nn.Module) -> Iterator[list[torch.Tensor | None]]:
     """Yield a list, and append the logits of every call of the model inside the ``with`` block.
 
     An entry is None if a call returns no logits. The list is needed because a file's own ``loss`` function returns only

@@ -18,29 +18,29 @@ from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.rounded import EXACT_EPSILONS
 
 #: Names of torch's norm functions whose counterparts in Paddle keep the epsilon in float32.
-HELD_IN_FLOAT32 = ("layer_norm", "batch_norm", "instance_norm", "rms_norm")
+FLOAT32_EPSILON_NORMS = ("layer_norm", "batch_norm", "instance_norm", "rms_norm")
 
 
 #: Dtypes with fewer digits than float64.
-NARROW = (torch.float32, torch.float16, torch.bfloat16)
+NARROW_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @contextlib.contextmanager
-def computing_in(dtype: torch.dtype) -> Iterator[None]:
+def use_default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Set torch's default dtype inside the ``with`` block.
 
-    If it is float64, code that asks for fewer digits also gets float64 (:class:`KeepsDouble`).
+    If it is float64, code that asks for fewer digits also gets float64 (:class:`Float64Mode`).
     """
-    before = torch.get_default_dtype()
+    previous_dtype = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with KeepsDouble() if dtype == torch.float64 else contextlib.nullcontext():
+        with Float64Mode() if dtype == torch.float64 else contextlib.nullcontext():
             yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(previous_dtype)
 
 
-class KeepsDouble(TorchFunctionMode):
+class Float64Mode(TorchFunctionMode):
     """Replaces narrower dtypes by float64 in calls of torch functions inside the ``with`` block.
 
     Examples are ``x.to(torch.float32)``, ``positions.float()``, ``softmax(x, dtype=torch.float32)`` and
@@ -54,34 +54,34 @@ class KeepsDouble(TorchFunctionMode):
             return args[0].double()
         if function is torch.Tensor.view:  # it reinterprets the bytes of a checkpoint's file and rounds nothing
             return function(*args, **kwargs)
-        args = tuple(torch.float64 if one in NARROW else one for one in args) if _has_dtype(args) else args
-        if kwargs.get("dtype") in NARROW:
+        args = tuple(torch.float64 if x in NARROW_DTYPES else x for x in args) if _has_narrow_dtype(args) else args
+        if kwargs.get("dtype") in NARROW_DTYPES:
             kwargs = {**kwargs, "dtype": torch.float64}
         return function(*args, **kwargs)
 
 
-def _has_dtype(arguments: tuple) -> bool:
+def _has_narrow_dtype(arguments: tuple) -> bool:
     """Return whether positional arguments include a dtype with fewer digits than float64."""
-    return any(isinstance(one, torch.dtype) and one in NARROW for one in arguments)
+    return any(isinstance(value, torch.dtype) and value in NARROW_DTYPES for value in arguments)
 
 
 @contextlib.contextmanager
-def eager_attention() -> Iterator[None]:
+def select_eager_attention() -> Iterator[None]:
     """Let each configuration of transformers that is created inside the ``with`` block select eager attention."""
     original = PretrainedConfig.__init__
 
-    def make(self: PretrainedConfig, *args: Any, **keys: Any) -> None:
-        original(self, *args, **{"attn_implementation": "eager", **keys})
+    def initialize(self: PretrainedConfig, *args: Any, **options: Any) -> None:
+        original(self, *args, **{"attn_implementation": "eager", **options})
 
-    undo = set_attribute(PretrainedConfig, "__init__", make)
+    restore = set_attribute(PretrainedConfig, "__init__", initialize)
     try:
         yield
     finally:
-        undo()
+        restore()
 
 
 @contextlib.contextmanager
-def rounded_epsilons() -> Iterator[None]:
+def round_epsilons() -> Iterator[None]:
     """Round the epsilons of torch's norm functions to float32 inside the ``with`` block.
 
     Paddle's kernels keep their epsilons in float32 in every dtype, except for group norm. The float32 number nearest to
@@ -89,15 +89,17 @@ def rounded_epsilons() -> Iterator[None]:
     difference, and no author can fix it.
     """
     owner = nn.functional
-    undo = [set_attribute(owner, name, _with_rounded_epsilon(getattr(owner, name))) for name in HELD_IN_FLOAT32]
+    restore_functions = [
+        set_attribute(owner, name, _round_epsilon_of(getattr(owner, name))) for name in FLOAT32_EPSILON_NORMS
+    ]
     try:
         yield
     finally:
-        for restore in undo:
+        for restore in restore_functions:
             restore()
 
 
-def _with_rounded_epsilon(norm_function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _round_epsilon_of(norm_function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return a norm function of torch with its ``eps`` argument rounded to float32."""
     signature = inspect.signature(norm_function)
 
@@ -117,7 +119,7 @@ def _with_rounded_epsilon(norm_function: Callable[..., torch.Tensor]) -> Callabl
 
 
 @contextlib.contextmanager
-def changed_functions(recorder: Recorder) -> Iterator[None]:
+def replace_functions(recorder: Recorder) -> Iterator[None]:
     """Replace functional ReLU and attention of torch inside the ``with`` block.
 
     ReLU called as a function takes R64's signs, like the module. Attention is computed step by step, so that its
@@ -130,20 +132,20 @@ def changed_functions(recorder: Recorder) -> Iterator[None]:
     def relu(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
         return recorder._relu(x)
 
-    undo = [
+    restore_functions = [
         set_attribute(nn.functional, "relu", relu),
         set_attribute(torch, "relu", relu),
         set_attribute(torch.Tensor, "relu", relu),
-        set_attribute(nn.functional, "scaled_dot_product_attention", attention),
+        set_attribute(nn.functional, "scaled_dot_product_attention", compute_attention),
     ]
     try:
         yield
     finally:
-        for restore in undo:
+        for restore in restore_functions:
             restore()
 
 
-def attention(
+def compute_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

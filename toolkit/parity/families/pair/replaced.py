@@ -2,7 +2,7 @@
 
 It also keeps float64 computations in float64 where the user's code asks for float32. The functions are replaced once,
 before the user's file is imported. So the replacement also reaches a function that the file binds to another name. If
-no draws are in use (:func:`use`), the replacements only call Paddle's own functions.
+no draws are in use (:func:`use_draws`), the replacements only call Paddle's own functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from toolkit.parity.measure.naming import ModuleStack, TensorName
 LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(paddle.__file__).parent, Path(__file__).parents[2]))
 
 
-def in_axes_of_port(value: np.ndarray, axes: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+def to_port_axes(value: np.ndarray, axes: Sequence[int], shape: Sequence[int]) -> np.ndarray:
     """Return a tensor of the reference in the axes and shape of the port.
 
     Args:
@@ -50,7 +50,7 @@ class PairDraws(RecordedDraws):
     Args:
         tensors: recorded draws by the reference's name, such as `dropout:encoder.layers.0`.
         rates: rates of the recorded dropout masks, by the reference's name.
-        pair: correspondence of the two sides, with the names of the draws.
+        pair_map: correspondence of the two sides, with the names of the draws.
         sender: receiver of the port's requests and choices; None to discard them.
         run: name of the run whose draws are replayed, such as the training step or an evaluation.
         order: names of the draws of an earlier run in order, by kind; None if the running modules name the draws.
@@ -60,13 +60,13 @@ class PairDraws(RecordedDraws):
         self,
         tensors: Mapping[str, np.ndarray],
         rates: Mapping[str, float],
-        pair: PairMap,
+        pair_map: PairMap,
         sender: Sender | None = None,
         run: str = TRAINING,
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__(tensors, rates, ModuleStack(), sender, run, order)
-        self.names, self.axes = pair.draws, pair.axes
+        self.names, self.axes = pair_map.draws, pair_map.axes
 
     def name(self, kind: str) -> str:
         """Return the reference's name of the running module's next draw of a kind, such as `dropout`.
@@ -76,15 +76,15 @@ class PairDraws(RecordedDraws):
         own = super().name(kind)
         return self.names.get(own, own)
 
-    def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
+    def replay_draw(self, kind: str, shape: Sequence[int], description: str) -> np.ndarray | None:
         """Return the reference's numbers for the running module's next draw; None if they are missing.
 
         Args:
             kind: kind of the draw, such as `normal` or `uniform`.
             shape: shape of the draw in the port.
-            what: description of the numbers for the report.
+            description: description of the numbers for the report.
         """
-        return self._find_draw(self.name(kind), shape, what)
+        return self._find_draw(self.name(kind), shape, description)
 
     def _find_draw(
         self, name: str, shape: Sequence[int], description: str, rate: float | None = None
@@ -99,8 +99,8 @@ class PairDraws(RecordedDraws):
             description: description of the numbers for the report.
             rate: rate of a dropout mask; None for other draws.
         """
-        value = super()._find_draw(name, self._shape_of(name, shape), description, rate)
-        return None if value is None else in_axes_of_port(value, self.axes.get(name, ()), shape)
+        value = super()._find_draw(name, self._reference_shape(name, shape), description, rate)
+        return None if value is None else to_port_axes(value, self.axes.get(name, ()), shape)
 
     def named_relu(self, name: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         """Return the output of a ReLU if R64 decides which inputs are positive.
@@ -113,15 +113,15 @@ class PairDraws(RecordedDraws):
         axes = self.axes.get(name, ())
         if x.ndim != len(axes):
             return super().named_relu(name, x, own)
-        there = super().named_relu(name, x.transpose(axes), own.transpose(axes))
-        return there.transpose([axes.index(axis) for axis in range(len(axes))])
+        reference_output = super().named_relu(name, x.transpose(axes), own.transpose(axes))
+        return reference_output.transpose([axes.index(axis) for axis in range(len(axes))])
 
-    def _shape_of(self, name: str, shape: Sequence[int]) -> Sequence[int]:
+    def _reference_shape(self, name: str, shape: Sequence[int]) -> Sequence[int]:
         """Return the reference's shape of a draw if it has as many numbers as ``shape``, otherwise ``shape``."""
-        theirs = self.tensors.get(name)
-        return list(theirs.shape) if theirs is not None and theirs.size == math.prod(shape) else shape
+        draw = self.tensors.get(name)
+        return list(draw.shape) if draw is not None and draw.size == math.prod(shape) else shape
 
-    def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
+    def replay_choice(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
         """Return R64's choice among scores along their last axis, and send the port's choice.
 
         The result is None if both choices are the same, or if the choice was not recorded in this size.
@@ -131,48 +131,48 @@ class PairDraws(RecordedDraws):
             own: indices that the port has chosen.
             descending: whether larger scores come first.
         """
-        drawn = TensorName.parse(self.name("choice"))
-        truth = self.tensors.get(str(drawn))
-        theirs = self.tensors.get(str(drawn._replace(kind="scores")))
-        if truth is None or theirs is None or truth.size != own.size or theirs.size != scores.size:
+        choice_name = TensorName.parse(self.name("choice"))
+        truth = self.tensors.get(str(choice_name))
+        true_scores = self.tensors.get(str(choice_name._replace(kind="scores")))
+        if truth is None or true_scores is None or truth.size != own.size or true_scores.size != scores.size:
             return None  # the output shows the difference
-        given = own.numpy()
-        self.sender.send_array("choice", name_in_run(self.run, str(drawn)), given, list(scores.shape))
-        truth = truth.reshape(given.shape)
-        return None if (given == truth).all() else paddle.to_tensor(truth).astype(own.dtype)
+        indices = own.numpy()
+        self.sender.send_array("choice", name_in_run(self.run, str(choice_name)), indices, list(scores.shape))
+        truth = truth.reshape(indices.shape)
+        return None if (indices == truth).all() else paddle.to_tensor(truth).astype(own.dtype)
 
 
-class DrawsInOrder(PairDraws):
+class DrawRecorder(PairDraws):
     """Source of random draws that uses Paddle's own generator and records the draws in order.
 
     Attributes:
-        made: facts about each draw and each discrete choice so far.
+        draw_facts: facts about each draw and each discrete choice so far.
     """
 
     def __init__(self) -> None:
         super().__init__({}, {}, PairMap())
-        self.made: list[DrawFacts] = []
+        self.draw_facts: list[DrawFacts] = []
 
-    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+    def draw_mask(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         """Return a random mask of the elements that dropout keeps, and record the draw.
 
         Args:
             p: rate of the dropout.
             shape: shape of the mask.
         """
-        self.made.append(DrawFacts(self.name("dropout"), list(shape), float(p)))
+        self.draw_facts.append(DrawFacts(self.name("dropout"), list(shape), float(p)))
         numbers = paddle.tensor.random.uniform(shape, min=0.0, max=1.0)  # paddle.uniform would be recorded as a draw
         return numbers >= p
 
-    def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
+    def replay_draw(self, kind: str, shape: Sequence[int], description: str) -> np.ndarray | None:
         """Record a draw, and return None, so that Paddle draws the numbers.
 
         Args:
             kind: kind of the draw, such as `normal` or `uniform`.
             shape: shape of the draw.
-            what: unused.
+            description: unused.
         """
-        self.made.append(DrawFacts(self.name(kind), list(shape)))
+        self.draw_facts.append(DrawFacts(self.name(kind), list(shape)))
         return None
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
@@ -182,10 +182,10 @@ class DrawsInOrder(PairDraws):
             x: unused.
             own: output of the ReLU.
         """
-        self.made.append(DrawFacts(self.name("relu"), list(own.shape)))
+        self.draw_facts.append(DrawFacts(self.name("relu"), list(own.shape)))
         return own
 
-    def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
+    def replay_choice(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
         """Record a discrete choice, and return None, so that the port's own choice is used.
 
         Args:
@@ -193,11 +193,11 @@ class DrawsInOrder(PairDraws):
             own: indices that the port has chosen.
             descending: unused.
         """
-        self.made.append(DrawFacts(self.name("choice"), list(own.shape)))
+        self.draw_facts.append(DrawFacts(self.name("choice"), list(own.shape)))
         return None
 
 
-#: The draws in use (:func:`use`).
+#: The draws in use (:func:`use_draws`).
 _draws: PairDraws | None = None
 
 
@@ -207,7 +207,7 @@ def draws() -> PairDraws | None:
 
 
 @contextlib.contextmanager
-def use(draws: PairDraws | None) -> Iterator[None]:
+def use_draws(draws: PairDraws | None) -> Iterator[None]:
     """Let dropout, random numbers, ReLU signs and discrete choices come from ``draws`` inside the ``with`` block.
 
     If ``draws`` is None, Paddle's own functions are used.
@@ -220,24 +220,25 @@ def use(draws: PairDraws | None) -> Iterator[None]:
         _draws = before
 
 
-def change(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
+def replace_function(owner: Any, name: str, make_replacement: Callable[[Callable], Callable]) -> None:
     """Replace a function of Paddle, unless it is already replaced.
 
     Args:
         owner: module or class that has the function.
         name: name of the function.
-        make: function that returns the replacement, given a version of the original that uses no recorded draws.
+        make_replacement: function that returns the replacement, given a version of the original that uses no recorded
+            draws.
     """
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def call_original(*args: Any, **options: Any) -> Any:
-        with use(None):  # it may call another replaced function, which then draws its own numbers
+        with use_draws(None):  # it may call another replaced function, which then draws its own numbers
             return original(*args, **options)
 
-    if not hasattr(original, "of_paddle"):
-        replacement = make(call_original)
-        replacement.of_paddle = original  # type: ignore[attr-defined]
+    if not hasattr(original, "paddle_original"):
+        replacement = make_replacement(call_original)
+        replacement.paddle_original = original  # type: ignore[attr-defined]
         setattr(owner, name, replacement)
 
 
@@ -256,9 +257,9 @@ def _dropout(original: Callable) -> Callable:
         if _draws is None or not training or not isinstance(p, (int, float)) or p == 0:
             return original(*args, **options)
         axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
-        shape = [size if place in axes else 1 for place, size in enumerate(x.shape)]
-        kept = _draws.kept(float(p), shape).astype(x.dtype)
-        return x * kept if mode == "downscale_in_infer" else x * (kept / (1.0 - p))
+        shape = [size if index in axes else 1 for index, size in enumerate(x.shape)]
+        keep_mask = _draws.draw_mask(float(p), shape).astype(x.dtype)
+        return x * keep_mask if mode == "downscale_in_infer" else x * (keep_mask / (1.0 - p))
 
     return dropout
 
@@ -273,7 +274,7 @@ def _relu(original: Callable) -> Callable:
     return relu
 
 
-def _in_float(numbers: np.ndarray, dtype: Any) -> paddle.Tensor:
+def _to_tensor(numbers: np.ndarray, dtype: Any) -> paddle.Tensor:
     """Return recorded numbers as a tensor in ``dtype``, or by default in Paddle's default dtype."""
     return paddle.to_tensor(numbers).astype(dtype or paddle.get_default_dtype())
 
@@ -282,7 +283,7 @@ def _rrelu(original: Callable) -> Callable:
     """Return a replacement of Paddle's ``rrelu`` that takes its random slopes from the draws in use."""
 
     def rrelu(x: paddle.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = True, *a: Any) -> Any:
-        numbers = _draws.drawn("uniform", x.shape, "slopes") if _draws is not None and training else None
+        numbers = _draws.replay_draw("uniform", x.shape, "slopes") if _draws is not None and training else None
         if numbers is None:
             return original(x, lower, upper, training, *a)
         slopes = lower + (upper - lower) * paddle.to_tensor(numbers).astype(x.dtype)
@@ -291,7 +292,7 @@ def _rrelu(original: Callable) -> Callable:
     return rrelu
 
 
-def _of_shape(kind: str, description: str) -> Callable[[Callable], Callable]:
+def _replace_shaped(kind: str, description: str) -> Callable[[Callable], Callable]:
     """Return a function that creates a replacement of a random function of a shape, such as ``paddle.randn``.
 
     The shape may also be given as separate numbers: ``paddle.randn(2, 3)``.
@@ -303,8 +304,8 @@ def _of_shape(kind: str, description: str) -> Callable[[Callable], Callable]:
 
     def make(original: Callable) -> Callable:
         def draw(shape: Any, dtype: Any = None, *args: Any, **options: Any) -> paddle.Tensor:
-            numbers = None if _draws is None else _draws.drawn(kind, list(shape), description)
-            return original(shape, dtype, *args, **options) if numbers is None else _in_float(numbers, dtype)
+            numbers = None if _draws is None else _draws.replay_draw(kind, list(shape), description)
+            return original(shape, dtype, *args, **options) if numbers is None else _to_tensor(numbers, dtype)
 
         @functools.wraps(draw)
         def draw_numbers(*args: Any, **options: Any) -> paddle.Tensor:
@@ -317,7 +318,7 @@ def _of_shape(kind: str, description: str) -> Callable[[Callable], Callable]:
     return make
 
 
-def _like(kind: str, description: str) -> Callable[[Callable], Callable]:
+def _replace_like(kind: str, description: str) -> Callable[[Callable], Callable]:
     """Return a function that creates a replacement of a random function such as ``paddle.randn_like``.
 
     Args:
@@ -331,9 +332,9 @@ def _like(kind: str, description: str) -> Callable[[Callable], Callable]:
         def draw(*args: Any, **options: Any) -> paddle.Tensor:
             arguments = signature.bind(*args, **options).arguments
             x = next(iter(arguments.values()))
-            numbers = None if _draws is None else _draws.drawn(kind, x.shape, description)
+            numbers = None if _draws is None else _draws.replay_draw(kind, x.shape, description)
             dtype = arguments.get("dtype") or x.dtype
-            return original(*args, **options) if numbers is None else _in_float(numbers, dtype)
+            return original(*args, **options) if numbers is None else _to_tensor(numbers, dtype)
 
         draw.__signature__ = signature  # type: ignore[attr-defined]
         return draw
@@ -341,14 +342,14 @@ def _like(kind: str, description: str) -> Callable[[Callable], Callable]:
     return make
 
 
-def _between(original: Callable) -> Callable:
+def _uniform(original: Callable) -> Callable:
     """Return a replacement of ``paddle.uniform`` that takes its numbers from the draws in use."""
 
     def uniform(shape: Any, dtype: Any = None, min: float = -1.0, max: float = 1.0, *a: Any, **options: Any) -> Any:
-        numbers = None if _draws is None else _draws.drawn("uniform", list(shape), "numbers between two others")
+        numbers = None if _draws is None else _draws.replay_draw("uniform", list(shape), "numbers between two others")
         if numbers is None:
             return original(shape, dtype, min, max, *a, **options)
-        return min + (max - min) * _in_float(numbers, dtype)
+        return min + (max - min) * _to_tensor(numbers, dtype)
 
     return uniform
 
@@ -358,11 +359,11 @@ def _normal(original: Callable) -> Callable:
 
     def normal(mean: Any = 0.0, std: Any = 1.0, shape: Any = None, *a: Any, **options: Any) -> paddle.Tensor:
         shape = options.pop("size", shape)
-        size = next((list(one.shape) for one in (mean, std) if isinstance(one, paddle.Tensor)), shape)
-        numbers = None if _draws is None else _draws.drawn("normal", list(size), "normal numbers")
+        size = next((list(value.shape) for value in (mean, std) if isinstance(value, paddle.Tensor)), shape)
+        numbers = None if _draws is None else _draws.replay_draw("normal", list(size), "normal numbers")
         if numbers is None:
             return original(mean, std, shape, *a, **options)
-        return mean + std * _in_float(numbers, None)
+        return mean + std * _to_tensor(numbers, None)
 
     return normal
 
@@ -371,7 +372,7 @@ def _bernoulli(original: Callable) -> Callable:
     """Return a replacement of ``paddle.bernoulli`` that takes its numbers from the draws in use."""
 
     def bernoulli(x: paddle.Tensor, p: float | None = None, *a: Any, **options: Any) -> paddle.Tensor:
-        numbers = None if _draws is None else _draws.drawn("uniform", x.shape, "a choice of two")
+        numbers = None if _draws is None else _draws.replay_draw("uniform", x.shape, "a choice of two")
         if numbers is None:
             return original(x, p, *a, **options)
         return (paddle.to_tensor(numbers).astype(x.dtype) < (x if p is None else p)).astype(x.dtype)
@@ -384,7 +385,7 @@ def _multinomial(original: Callable) -> Callable:
 
     def multinomial(x: paddle.Tensor, num_samples: int = 1, *a: Any, **options: Any) -> paddle.Tensor:
         shape = [*x.shape[:-1], num_samples]
-        numbers = None if _draws is None else _draws.drawn("multinomial", shape, "a choice of several")
+        numbers = None if _draws is None else _draws.replay_draw("multinomial", shape, "a choice of several")
         return original(x, num_samples, *a, **options) if numbers is None else paddle.to_tensor(numbers)
 
     return multinomial
@@ -407,7 +408,7 @@ def _randint(original: Callable) -> Callable:
     """Return a replacement of ``paddle.randint`` that takes its numbers from the draws in use."""
 
     def randint(low: int = 0, high: int | None = None, shape: Any = (1,), dtype: Any = None, *a: Any) -> Any:
-        numbers = None if _draws is None else _draws.drawn("uniform", list(shape), "whole numbers")
+        numbers = None if _draws is None else _draws.replay_draw("uniform", list(shape), "whole numbers")
         if numbers is None:
             return original(low, high, shape, dtype, *a)
         return _whole_numbers(numbers, low, high, dtype or "int64")
@@ -419,7 +420,7 @@ def _randint_like(original: Callable) -> Callable:
     """Return a replacement of ``paddle.randint_like`` that takes its numbers from the draws in use."""
 
     def randint_like(x: paddle.Tensor, low: int = 0, high: int | None = None, dtype: Any = None, *a: Any) -> Any:
-        numbers = None if _draws is None else _draws.drawn("uniform", x.shape, "whole numbers")
+        numbers = None if _draws is None else _draws.replay_draw("uniform", x.shape, "whole numbers")
         if numbers is None:
             return original(x, low, high, dtype, *a)
         return _whole_numbers(numbers, low, high, dtype or x.dtype)
@@ -431,7 +432,7 @@ def _randperm(original: Callable) -> Callable:
     """Return a replacement of ``paddle.randperm`` that takes its permutation from the draws in use."""
 
     def randperm(n: int, dtype: Any = "int64", *a: Any, **options: Any) -> paddle.Tensor:
-        numbers = None if _draws is None else _draws.drawn("uniform", [n], "an order")
+        numbers = None if _draws is None else _draws.replay_draw("uniform", [n], "an order")
         if numbers is None:
             return original(n, dtype, *a, **options)
         return paddle.to_tensor(numbers.argsort(kind="stable")).astype(dtype)
@@ -440,7 +441,7 @@ def _randperm(original: Callable) -> Callable:
 
 
 def _fill_from_draws(
-    kind: str, description: str, names: Sequence[str], make: Callable
+    kind: str, description: str, names: Sequence[str], compute_values: Callable
 ) -> Callable[[Callable], Callable]:
     """Return a function that creates a replacement of a method that fills a tensor with random numbers.
 
@@ -448,19 +449,19 @@ def _fill_from_draws(
         kind: kind of the draws, such as `uniform`.
         description: description of the drawn numbers for the report.
         names: names of the method's arguments after the tensor.
-        make: function of the recorded numbers and these arguments that returns the new values.
+        compute_values: function of the recorded numbers and these arguments that returns the new values.
     """
 
     def change_method(original: Callable) -> Callable:
         signature = inspect.signature(original)
 
         def fill(x: paddle.Tensor, *args: Any, **options: Any) -> paddle.Tensor:
-            numbers = None if _draws is None else _draws.drawn(kind, x.shape, description)
+            numbers = None if _draws is None else _draws.replay_draw(kind, x.shape, description)
             if numbers is None:
                 return original(x, *args, **options)
             call = signature.bind(x, *args, **options)
             call.apply_defaults()
-            result = make(_in_float(numbers, None), *(call.arguments[name] for name in names))
+            result = compute_values(_to_tensor(numbers, None), *(call.arguments[name] for name in names))
             return paddle.assign(result.astype(x.dtype), x)
 
         return fill
@@ -469,7 +470,7 @@ def _fill_from_draws(
 
 
 #: Kind and description of the draws, argument names, and function of the drawn numbers, by method that fills a tensor.
-FILLING: dict[str, tuple[str, str, tuple[str, ...], Callable]] = {
+FILL_METHODS: dict[str, tuple[str, str, tuple[str, ...], Callable]] = {
     "uniform_": ("uniform", "numbers between two others", ("min", "max"), lambda x, low, high: low + (high - low) * x),
     "normal_": ("normal", "normal numbers", ("mean", "std"), lambda x, mean, std: mean + std * x),
     "bernoulli_": ("uniform", "a choice of two", ("p",), lambda x, p: x < p),
@@ -478,7 +479,7 @@ FILLING: dict[str, tuple[str, str, tuple[str, ...], Callable]] = {
 
 
 def _embedding(original: Callable) -> Callable:
-    """Return a replacement of Paddle's ``embedding`` that computes dense gradients inside :func:`dense_gradients`."""
+    """Return a replacement of Paddle's ``embedding`` with dense gradients inside :func:`use_dense_gradients`."""
     signature = inspect.signature(original)
 
     def embedding(*args: Any, **options: Any) -> paddle.Tensor:
@@ -490,12 +491,12 @@ def _embedding(original: Callable) -> Callable:
     return embedding
 
 
-#: Whether the gradients of embeddings have all rows (:func:`dense_gradients`).
+#: Whether the gradients of embeddings have all rows (:func:`use_dense_gradients`).
 _makes_dense = False
 
 
 @contextlib.contextmanager
-def dense_gradients() -> Iterator[None]:
+def use_dense_gradients() -> Iterator[None]:
     """Let the gradients of embeddings have all rows inside the ``with`` block, even with ``sparse=True``.
 
     Paddle does not let a sparse gradient be replaced by a dense gradient.
@@ -511,35 +512,35 @@ def dense_gradients() -> Iterator[None]:
 def install() -> None:
     """Replace Paddle's random functions, dropout, ReLU and embedding, before a user's file is imported.
 
-    Functions with a ``dtype`` argument are replaced, too, for :func:`keeps_double`.
+    Functions with a ``dtype`` argument are replaced, too, for :func:`keep_float64`.
     """
-    change(nn.functional, "dropout", _dropout)
-    change(nn.functional.common, "dropout", _dropout)
-    change(nn.functional, "relu", _relu)
-    change(nn.functional.activation, "relu", _relu)
-    change(nn.functional, "embedding", _embedding)
-    change(nn.functional, "rrelu", _rrelu)
-    change(nn.functional.activation, "rrelu", _rrelu)
-    change(paddle, "randn", _of_shape("normal", "normal numbers"))
-    change(paddle, "standard_normal", _of_shape("normal", "normal numbers"))
-    change(paddle, "rand", _of_shape("uniform", "numbers between 0 and 1"))
-    change(paddle, "uniform", _between)
-    change(paddle, "normal", _normal)
-    change(paddle, "bernoulli", _bernoulli)
-    change(paddle, "rand_like", _like("uniform", "numbers between 0 and 1"))
-    change(paddle, "randn_like", _like("normal", "normal numbers"))
-    change(paddle, "randint", _randint)
-    change(paddle, "randint_like", _randint_like)
-    change(paddle, "randperm", _randperm)
-    for name, (kind, description, arguments, make) in FILLING.items():
-        change(paddle.Tensor, name, _fill_from_draws(kind, description, arguments, make))
+    replace_function(nn.functional, "dropout", _dropout)
+    replace_function(nn.functional.common, "dropout", _dropout)
+    replace_function(nn.functional, "relu", _relu)
+    replace_function(nn.functional.activation, "relu", _relu)
+    replace_function(nn.functional, "embedding", _embedding)
+    replace_function(nn.functional, "rrelu", _rrelu)
+    replace_function(nn.functional.activation, "rrelu", _rrelu)
+    replace_function(paddle, "randn", _replace_shaped("normal", "normal numbers"))
+    replace_function(paddle, "standard_normal", _replace_shaped("normal", "normal numbers"))
+    replace_function(paddle, "rand", _replace_shaped("uniform", "numbers between 0 and 1"))
+    replace_function(paddle, "uniform", _uniform)
+    replace_function(paddle, "normal", _normal)
+    replace_function(paddle, "bernoulli", _bernoulli)
+    replace_function(paddle, "rand_like", _replace_like("uniform", "numbers between 0 and 1"))
+    replace_function(paddle, "randn_like", _replace_like("normal", "normal numbers"))
+    replace_function(paddle, "randint", _randint)
+    replace_function(paddle, "randint_like", _randint_like)
+    replace_function(paddle, "randperm", _randperm)
+    for name, (kind, description, arguments, compute_values) in FILL_METHODS.items():
+        replace_function(paddle.Tensor, name, _fill_from_draws(kind, description, arguments, compute_values))
     for owner in (paddle, paddle.Tensor):
-        change(owner, "multinomial", _multinomial)
-    _install_widening()
+        replace_function(owner, "multinomial", _multinomial)
+    _install_float64()
 
 
 @contextlib.contextmanager
-def default_dtype(dtype: str) -> Iterator[None]:
+def use_dtype(dtype: str) -> Iterator[None]:
     """Set Paddle's default dtype inside the ``with`` block.
 
     A layer then creates tensors such as masks and position tables in this dtype.
@@ -555,82 +556,82 @@ def default_dtype(dtype: str) -> Iterator[None]:
 #: Lines of the port, `file:line`, that would have cast float64 to fewer digits.
 leaks: list[str] = []
 #: Names of dtypes with fewer digits than float64.
-NARROW = ("float32", "float16", "bfloat16")
+NARROW_DTYPES = ("float32", "float16", "bfloat16")
 #: Names of functions that only describe their ``dtype`` argument.
-DESCRIPTIONS = ("finfo", "iinfo")
-#: Whether a port's code computes in float64 (:func:`keeps_double`).
-_keeps_double = False
+DESCRIBING_FUNCTIONS = ("finfo", "iinfo")
+#: Whether a port's code computes in float64 (:func:`keep_float64`).
+_keeps_float64 = False
 
 
 @contextlib.contextmanager
-def keeps_double() -> Iterator[None]:
+def keep_float64() -> Iterator[None]:
     """Let a port's code compute in float64 inside the ``with`` block, even if it asks for fewer digits.
 
     This holds for casts, new tensors and a softmax's ``dtype``, as for the reference. So the float64 run compares only
     the function. The lines that cast float64 to fewer digits are recorded in :data:`leaks`.
     """
-    global _keeps_double
-    before, _keeps_double = _keeps_double, True
+    global _keeps_float64
+    before, _keeps_float64 = _keeps_float64, True
     try:
         yield
     finally:
-        _keeps_double = before
+        _keeps_float64 = before
 
 
-def _widening(original: Callable) -> Callable:
-    """Return a replacement of a function with a ``dtype`` argument, which uses float64 inside :func:`keeps_double`."""
+def _widen_dtype(original: Callable) -> Callable:
+    """Return a replacement of a function with a ``dtype`` argument, which uses float64 inside :func:`keep_float64`."""
     signature = inspect.signature(original)
 
-    def widened(*args: Any, **options: Any) -> Any:
-        if not _keeps_double:
+    def call_widened(*args: Any, **options: Any) -> Any:
+        if not _keeps_float64:
             return original(*args, **options)
         try:
-            given = signature.bind(*args, **options)
+            call = signature.bind(*args, **options)
         except TypeError:  # Paddle has a second signature of some functions
             return original(*args, **({**options, "dtype": "float64"} if _is_narrow(options.get("dtype")) else options))
-        if not _is_narrow(given.arguments.get("dtype")):
+        if not _is_narrow(call.arguments.get("dtype")):
             return original(*args, **options)
-        given.arguments["dtype"] = "float64"
-        first = next(iter(given.arguments.values()))
-        if isinstance(first, paddle.Tensor) and first.dtype == paddle.float64:
-            place = calling_line(short=True)
-            if place and place not in leaks:
-                leaks.append(place)
-        return original(*given.args, **given.kwargs)
+        call.arguments["dtype"] = "float64"
+        first_argument = next(iter(call.arguments.values()))
+        if isinstance(first_argument, paddle.Tensor) and first_argument.dtype == paddle.float64:
+            line = calling_line(short=True)
+            if line and line not in leaks:
+                leaks.append(line)
+        return original(*call.args, **call.kwargs)
 
-    widened.of_paddle = getattr(original, "of_paddle", original)  # type: ignore[attr-defined]
-    return widened
+    call_widened.paddle_original = getattr(original, "paddle_original", original)  # type: ignore[attr-defined]
+    return call_widened
 
 
 def _is_narrow(dtype: Any) -> bool:
     """Return whether a dtype, or its name, has fewer digits than float64."""
-    return str(dtype).rpartition(".")[2] in NARROW
+    return str(dtype).rpartition(".")[2] in NARROW_DTYPES
 
 
-def _storing(original: Callable) -> Callable:
+def _widen_stored(original: Callable) -> Callable:
     """Return a replacement of a method that stores a value in a tensor, such as ``set_value``.
 
-    Inside :func:`keeps_double`, it casts a float32 value to float64 if the tensor has float64. Ports compute some
+    Inside :func:`keep_float64`, it casts a float32 value to float64 if the tensor has float64. Ports compute some
     tables in float32 with NumPy.
     """
 
     def store(tensor: paddle.Tensor, value: Any, *args: Any, **options: Any) -> Any:
-        if _keeps_double and _is_narrow(getattr(value, "dtype", "")) and tensor.dtype == paddle.float64:
+        if _keeps_float64 and _is_narrow(getattr(value, "dtype", "")) and tensor.dtype == paddle.float64:
             value = value.astype("float64")
         return original(tensor, value, *args, **options)
 
     return store
 
 
-def _install_widening() -> None:
-    """Replace Paddle's functions that have a ``dtype`` argument or store values, for :func:`keeps_double`."""
+def _install_float64() -> None:
+    """Replace Paddle's functions that have a ``dtype`` argument or store values, for :func:`keep_float64`."""
     for name in ("set_value", "copy_"):
-        change(paddle.Tensor, name, _storing)
+        replace_function(paddle.Tensor, name, _widen_stored)
     for owner in (paddle, nn.functional, paddle.Tensor):
         for name, function in list(vars(owner).items()):
             is_public = inspect.isfunction(function) and not name.startswith("_")
-            if is_public and name not in DESCRIPTIONS and "dtype" in inspect.signature(function).parameters:
-                setattr(owner, name, _widening(function))
+            if is_public and name not in DESCRIBING_FUNCTIONS and "dtype" in inspect.signature(function).parameters:
+                setattr(owner, name, _widen_dtype(function))
 
 
 def calling_line(short: bool = False) -> str:

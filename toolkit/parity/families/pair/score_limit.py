@@ -21,20 +21,20 @@ LIMIT = 64.0
 limited_lines: list[str] = []
 
 
-def without_limit(name: str, kernel: Callable) -> Callable:
+def remove_limit(name: str, kernel: Callable) -> Callable:
     """Return a function of ``paddle._C_ops`` without the limit, or ``kernel`` itself if it has no limit.
 
     Args:
         name: name of the function in ``paddle._C_ops``.
         kernel: the function.
     """
-    if name not in _WITHOUT_LIMIT:
+    if name not in _EXACT_FUNCTIONS:
         return kernel
 
     @functools.wraps(kernel)
     def call(scores: paddle.Tensor, *args: Any) -> Any:
         has_numbers = paddle.in_dynamic_mode() and scores.size > 0  # a graph that is only traced has none
-        return _WITHOUT_LIMIT[name](kernel, scores, *args) if has_numbers else kernel(scores, *args)
+        return _EXACT_FUNCTIONS[name](kernel, scores, *args) if has_numbers else kernel(scores, *args)
 
     return call
 
@@ -95,7 +95,7 @@ def _cross_entropy(
 
 
 #: Function without the limit, by the name of the kernel with the limit. Its first argument is this kernel.
-_WITHOUT_LIMIT: Mapping[str, Callable] = {"cross_entropy_with_softmax": _cross_entropy, "log_softmax": _log_softmax}
+_EXACT_FUNCTIONS: Mapping[str, Callable] = {"cross_entropy_with_softmax": _cross_entropy, "log_softmax": _log_softmax}
 
 
 def _exact_beyond_limit(

@@ -35,8 +35,8 @@ class ReformerStep(PortedStep):
             autograd, to save memory.
     """
 
-    again = "reversible"
-    embedded = "reformer.embeddings"
+    recomputing_backward = "reversible"
+    embedding_module = "reformer.embeddings"
     narrowed_heads = NARROWED_HEADS
 
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
@@ -53,7 +53,7 @@ class ReformerStep(PortedStep):
                 a reversible backward with remembered streams.
         """
         self.remembers = self.brief and backward == PLAIN
-        backward_kind = self.again if self.remembers else backward
+        backward_kind = self.recomputing_backward if self.remembers else backward
         return model_class(
             ReformerConfig(**{**config, "residual": self.port.get("residual", "wide"), "backward": backward_kind})
         )
@@ -101,7 +101,7 @@ class ReformerStep(PortedStep):
         """Return the facts about the port for the verdict, including its number of buckets."""
         return replace(super().facts(), num_buckets=self.model.config.num_buckets)
 
-    def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
+    def draws_of_rows(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
         """Return R64's draws in a run, with buckets and margins of some rows and of their first tokens only.
 
         Args:

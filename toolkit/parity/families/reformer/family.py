@@ -38,7 +38,7 @@ NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
 class Reformer(PortedFamily):
     """Reformer (Kitaev, Kaiser, Levskaya 2020) in the gate."""
 
-    recomputed = "reversible backward"
+    recomputed_parts = "reversible backward"
     #: The length has 5 chunks of attention, and each chunk attends to fewer chunks.
     defaults = Defaults(head="sequence_classification", layers=6, length=320, batch_size=3)
     tokenizers = (
@@ -91,7 +91,7 @@ class Reformer(PortedFamily):
         """Return the number that divides the length of a text: the least common multiple of all attention chunks."""
         return math.lcm(*part(self.name, "schema").chunk_lengths(config))
 
-    def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
+    def make_synthetic_config(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
         """Return a synthetic configuration, without the keys that depend on the length.
 
         Args:

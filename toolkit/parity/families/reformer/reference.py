@@ -101,7 +101,7 @@ class ReformerStep(Step):
         "masked_lm": modeling_reformer.ReformerForMaskedLM,
         "token_classification": ReformerForTokenClassification,
     }
-    embedded = "reformer.embeddings"
+    embedding_module = "reformer.embeddings"
     narrowed_heads = NARROWED_HEADS
     aliases: ClassVar = {"lm_head.decoder.bias": "lm_head.bias"}
 
@@ -421,7 +421,7 @@ def bucket_slacks(
     Args:
         draws: recorded draws of the run, by name.
         records: tensors of R64 with the noise of each dtype, by name.
-        run: run in which the vectors are hashed.
+        run: name of the run that hashes the vectors, such as `training`.
         dtype: dtype of the vectors. They are always hashed in float32.
     """
     slacks = {}

@@ -8,19 +8,19 @@ from typing import Any
 from toolkit.parity.trials.choices import choose_values
 
 #: Configuration keys that a sweep prints for each gate.
-SHOWN = ("attn_layers", "hidden_size", "axial_pos_shape", "num_hashes", "hidden_dropout_prob")
+PRINTED_KEYS = ("attn_layers", "hidden_size", "axial_pos_shape", "num_hashes", "hidden_dropout_prob")
 #: Values of configuration keys that do not change the parameters.
-VARIED: dict[str, tuple] = {
+VARIED_VALUES: dict[str, tuple] = {
     "num_hashes": (1, 2, 4),
     "hidden_dropout_prob": (0.0, 0.05, 0.3),
     "local_attention_probs_dropout_prob": (0.0, 0.1),
     "lsh_attention_probs_dropout_prob": (0.0, 0.1),
 }
 #: Values of the settings of the port.
-PORT: dict[str, tuple] = {"backward": ("reversible", "autograd"), "residual": ("wide", "plain")}
+PORT_VALUES: dict[str, tuple] = {"backward": ("reversible", "autograd"), "residual": ("wide", "plain")}
 
 
-def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
+def draw_config(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
     """Return a random configuration and a random length of the texts in tokens.
 
     Args:
@@ -44,7 +44,7 @@ def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
         "lsh_attn_chunk_length": one_of(chunk, 2 * chunk) if shape[1] % 2 == 0 else chunk,
         "local_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
         "lsh_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
-        **choose_values(VARIED, one_of),
+        **choose_values(VARIED_VALUES, one_of),
         "hidden_act": one_of("relu", "gelu", "gelu_new", "silu"),
         "is_decoder": head == "causal_lm",
         "vocab_size": one_of(32, 320),

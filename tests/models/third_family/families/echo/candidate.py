@@ -8,7 +8,7 @@ from toolkit.parity.candidate.ported import PortedStep
 class EchoStep(PortedStep):
     """A step of Echo."""
 
-    embedded = "body.tokens"
+    embedding_module = "body.tokens"
 
 
 STEP = EchoStep

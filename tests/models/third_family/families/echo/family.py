@@ -17,7 +17,7 @@ class Echo(PortedFamily):
     last_maps = ("mix",)
     short_names: Mapping[str, str] = {"body.": ""}
 
-    def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
+    def make_synthetic_config(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
         return {"echoes": layers, "reach": max(256, length)}
 
 

@@ -95,7 +95,7 @@ class EchoStep(Step):
     """A step of Echo."""
 
     heads: ClassVar = {"causal_lm": LMHeadModel, "sequence_classification": ForSequenceClassification}
-    embedded = "body.tokens"
+    embedding_module = "body.tokens"
 
     def configuration(self, keys: Mapping) -> Any:
         return SimpleNamespace(**keys)
