@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -85,10 +86,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
                 del os.environ[name]
 
 
+@pytest.fixture(scope="session")
+def cache_dirs(tmp_path_factory) -> Iterator[Path]:
+    """Paths of the tests' caches, in one folder.
+
+    Each ``mktemp("cache")`` would read the names of all earlier folders to find a free number.
+    """
+    folder = tmp_path_factory.mktemp("caches")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch) -> None:
+def own_cache(cache_dirs, monkeypatch) -> None:
     """Tokens and verdicts of a test are not those of another test or of a run."""
-    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+    cache_dir = next(cache_dirs)
+    cache_dir.mkdir(mode=0o700)
+    monkeypatch.setenv("TOOLKIT_CACHE", str(cache_dir))
 
 
 def pytest_collection_finish() -> None:
