@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,12 +45,16 @@ pytest_plugins = ["pytester"]
 
 
 SERVER = pytest.StashKey[tuple[subprocess.Popen, Path]]()
+#: Whether Python was told to write no bytecode; pytest does while it collects the tests.
+DONT_WRITE_BYTECODE = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the processes of pytest-xdist share the fork server of the first one
         folder = Path(tempfile.mkdtemp(prefix="fork-server-"))
         config.stash[SERVER] = fork_server.start_server(folder), folder
+    config.stash[DONT_WRITE_BYTECODE] = sys.dont_write_bytecode
+    sys.dont_write_bytecode = False  # pytest keeps the tests with rewritten assertions for the next lane
     subprocess.Popen = fork_server.ForkingPopen  # type: ignore[misc]
     silence_startup()
     runtime.configure_paddle("cpu")
@@ -104,8 +109,9 @@ def own_cache(cache_dirs, monkeypatch) -> None:
     monkeypatch.setenv("TOOLKIT_CACHE", str(cache_dir))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What has been imported stays: the collector need not walk over it in each test."""
+    sys.dont_write_bytecode = session.config.stash[DONT_WRITE_BYTECODE]
     gc.collect()
     gc.freeze()
 
