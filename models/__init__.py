@@ -24,6 +24,13 @@ class _CoreFinder:
     """A finder of Paddle's core, which patches the core as soon as it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Return the import spec of Paddle's core module, whose loader patches it; None for any other module.
+
+        Args:
+            name: full name of the module that is imported.
+            path: folders that Python searches.
+            target: reloaded module; not used.
+        """
         if name != CORE_MODULE:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)

@@ -116,6 +116,7 @@ def _unforeseen(problem: Exception, debug: bool) -> int:
 
 
 def _stdout_failed() -> bool:
+    """Return whether standard output can no longer be written, for example because the reader of a pipe has ended."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -127,6 +128,7 @@ class FiniteRange(click.FloatRange):
     """A range of finite numbers. It refuses inf, and nan, which compares as within any bounds."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """Return the option's value as a number within the range, and reject infinity and NaN."""
         number = super().convert(value, parameter, context)
         if not math.isfinite(number):
             self.fail(f"{value} is no finite number.", parameter, context)
@@ -705,11 +707,13 @@ def _evaluate_squad(dataset: Path, predictions: Path) -> None:
 
 
 def _check_reason(skip_parity: str | None) -> None:
+    """Reject an empty reason of ``--skip-parity``."""
     if skip_parity is not None and not skip_parity.strip():
         raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
 
 
 def _read_text(path: str) -> str:
+    """Return the text of the file that ``--context`` names; ``-`` is standard input."""
     try:
         with click.open_file(path, encoding="utf-8") as file:
             return file.read()

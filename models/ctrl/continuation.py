@@ -244,14 +244,17 @@ class Continuation:
 
     @cached_property
     def _layers(self) -> list[_DecoderLayer]:
+        """Views of the model's layers as decoder layers, in their order."""
         return [_DecoderLayer.from_encoder_layer(layer) for layer in self.model.transformer.h]
 
     @cached_property
     def _last_norm(self) -> _LayerNorm:
+        """View of the layer norm after the last layer."""
         return _LayerNorm(self.model.transformer.layernorm)
 
     @cached_property
     def _output_layer(self) -> _OutputLayer:
+        """View of the output layer, whose weight is the tied token embedding unless the head has its own."""
         head = self.model.lm_head
         return _OutputLayer(getattr(head, "weight", self.model.transformer.w.weight), head.bias)
 

@@ -21,6 +21,12 @@ class CTRLLayout(Layout):
     """Layout of a CTRL, whose position table is stored with the weights."""
 
     def complete_config(self, keys: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Add ``n_positions`` from the position table, and reject another epsilon than PaddleNLP's.
+
+        Args:
+            keys: configuration of the PaddleNLP checkpoint, changed in place.
+            arrays: arrays of the checkpoint, by name.
+        """
         table = _find_table(arrays)
         if "n_positions" not in keys and table is not None:
             keys["n_positions"] = len(table)
@@ -29,9 +35,19 @@ class CTRLLayout(Layout):
             raise ConfigError("layer_norm_epsilon", f"{epsilon} {reason}")
 
     def is_constant(self, name: str) -> bool:
+        """Return whether the array of this name is the position table, which the port does not store."""
         return name in TABLE_NAMES
 
     def check_constants(self, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
+        """Check that the position table, if there is one, contains the sines and cosines that the port computes.
+
+        Args:
+            arrays: arrays of the checkpoint, by name.
+            config: resolved configuration of the port.
+
+        Raises:
+            WeightsError: the table has another shape or other values.
+        """
         table = _find_table(arrays)
         if table is None:
             return

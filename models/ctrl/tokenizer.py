@@ -82,9 +82,18 @@ class CTRLTokenizer(Tokenizer):
         self.pad_token_id = self._ids[self.pad_token]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text."""
         return [self._encode(text) for text in texts]
 
     def is_safe_cut(self, text: str, position: int) -> bool:
+        """Return whether a cut before a space changes no ids before it.
+
+        Each word is encoded in isolation, so this holds unless the unknown token contains a space.
+
+        Args:
+            text: the whole text.
+            position: index of the space.
+        """
         return not any(character.isspace() for character in self.unk_token)  # each word is encoded in isolation
 
     def _encode(self, text: str) -> list[int]:
@@ -112,6 +121,7 @@ class CTRLTokenizer(Tokenizer):
         return [symbol + CONTINUES for symbol in symbols[:-1]] + [symbols[-1].removesuffix(WORD_END)]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
+        """Return the token ids of a text, and the character span (start, end) of each token in the text."""
         ids: list[int] = []
         spans: list[Span] = []
         part_start = 0
@@ -154,6 +164,12 @@ class CTRLTokenizer(Tokenizer):
         return ids[0]
 
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
+        """Write the vocabulary, the merges and the tokenizer's configuration as transformers reads them.
+
+        Args:
+            folder: folder for the files.
+            max_length: maximum number of tokens of a text, for the configuration; None for no maximum.
+        """
         write_file(folder, VOCAB_FILE, self.vocab)
         write_file(folder, MERGES_FILE, self.merges)
         special_tokens = {"unk_token": self.unk_token, "pad_token": self.pad_token}
@@ -171,6 +187,7 @@ class CTRLTokenizer(Tokenizer):
         return cls(vocab, merges, **_read_special_tokens(folder))
 
     def fingerprint(self) -> str:
+        """Return a SHA-256 digest of all data that decides about the tokens, in hexadecimal."""
         digest = hashlib.sha256()
         for part in (json.dumps(self._ids, sort_keys=True), self.merges, self.unk_token):
             digest.update(part.encode("utf-8", "surrogatepass") + b"\0")

@@ -74,14 +74,17 @@ class _CheckedFile(io.RawIOBase):
         self.content = content
 
     def read(self, size: int = -1) -> bytes:
+        """Return the next ``size`` bytes, or all remaining bytes for -1; reject a size beyond the end of the file."""
         if size > len(self.content) - self.content.tell():
             raise _RefusedError("ends in the middle of a value; it may be cut short")
         return self.content.read(size)
 
     def readline(self, size: int | None = -1) -> bytes:
+        """Return the bytes up to and including the next line break. ``size`` is not used."""
         return self.content.readline()
 
     def tell(self) -> int:
+        """Return the current position in bytes."""
         return self.content.tell()
 
 
@@ -208,6 +211,15 @@ class _Unpickler(pickle.Unpickler):
     """An unpickler that only finds :data:`CALLABLES` and imports nothing."""
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return the harmless substitute of a class or function that the pickle names.
+
+        Args:
+            module: name of the module that the pickle would import.
+            name: name of the class or function in the module.
+
+        Raises:
+            _RefusedError: no substitute exists, so nothing may be imported or run.
+        """
         stand_in = CALLABLES.get(f"{module}.{name}")
         if stand_in is None:
             full_name = f"{module}.{name}".encode("ascii", "backslashreplace").decode()
@@ -215,6 +227,7 @@ class _Unpickler(pickle.Unpickler):
         return stand_in
 
     def persistent_load(self, pid: Any) -> Any:
+        """Reject a pickle that refers to an object outside of the file."""
         raise _RefusedError("refers to something outside of it")
 
 

@@ -25,11 +25,13 @@ CUBIC = LINEAR * 0.044715
 class _Tanh(PyLayer):
     @staticmethod
     def forward(ctx, x):
+        """Return tanh(x)."""
         ctx.save_for_backward(x)
         return paddle.tanh(x)
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient with respect to x, from the gradient of the output."""
         (x,) = ctx.saved_tensor()
         small = F.sigmoid(-2.0 * x.abs())  # 1 - tanh^2 is 4 s(2x) s(-2x), with s the logistic function
         return grad * (4.0 * small * (1.0 - small))
@@ -38,11 +40,13 @@ class _Tanh(PyLayer):
 class _TanhGELU(PyLayer):
     @staticmethod
     def forward(ctx, x):
+        """Return GELU of x by the tanh approximation."""
         ctx.save_for_backward(x)
         return F.gelu(x, approximate=True)
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient with respect to x, from the gradient of the output."""
         (x,) = ctx.saved_tensor()
         square = x * x
         inner = x * (LINEAR + CUBIC * square)

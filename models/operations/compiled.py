@@ -359,6 +359,7 @@ class _ChunkAttention(PyLayer):
 
     @staticmethod
     def forward(ctx, query, key, value, masks, returns_normalizer):
+        """Return the attention output by :func:`attend_chunks`, and the log-normalizer if ``returns_normalizer``."""
         context, log_normalizer = attend_chunks(query, key, value, *masks, returns_normalizer)
         ctx.masks = masks
         ctx.needs_gradient = [not tensor.stop_gradient for tensor in (query, key, value)]
@@ -367,6 +368,12 @@ class _ChunkAttention(PyLayer):
 
     @staticmethod
     def backward(ctx, grad, grad_log_normalizer=None):
+        """Return the gradients of query, key and value; None for a tensor that needs no gradient.
+
+        Args:
+            grad: gradient of the attention output.
+            grad_log_normalizer: gradient of the log-normalizer; None if forward did not return it.
+        """
         grads = attend_chunks_backward(*ctx.saved_tensor(), *ctx.masks, grad, grad_log_normalizer)
         return tuple(grad if is_needed else None for grad, is_needed in zip(grads, ctx.needs_gradient, strict=True))
 

@@ -91,6 +91,7 @@ def _map_rows(x, weight, bias, has_bias, residual, has_residual, out, is_rectifi
 
 @njit(inline="always")
 def _copy_vector(x, out):
+    """Copy the vector ``x``, (n,), to ``out``."""
     for i in range(x.shape[0]):
         out[i] = x[i]
 

@@ -165,6 +165,7 @@ def _allocate(num_bytes):
 
 @njit(inline="always")
 def _mix_bits(z):
+    """Return a 64-bit integer with the bits of ``z`` mixed, as the last step of SplitMix64 does."""
     z = (z ^ (z >> np.uint64(30))) * MIX_1
     z = (z ^ (z >> np.uint64(27))) * MIX_2
     return z ^ (z >> np.uint64(31))

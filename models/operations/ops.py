@@ -67,12 +67,21 @@ def _need_gradient(*tensors: paddle.Tensor) -> list[bool]:
 class _UnitMeanSquare(PyLayer):
     @staticmethod
     def forward(ctx, x, epsilon, factor):
+        """Return x scaled to a mean square of 1 along the last axis, times ``factor``, by a compiled loop.
+
+        Args:
+            ctx: context that keeps tensors for the backward.
+            x: input, (..., D).
+            epsilon: value added to the mean square.
+            factor: number that multiplies the result.
+        """
         ctx.save_for_backward(x)
         ctx.epsilon, ctx.factor = epsilon, factor
         return compiled.keys(x, epsilon, factor)
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient with respect to x, from the gradient of the output."""
         (x,) = ctx.saved_tensor()
         return compiled.keys_backward(grad, x, ctx.epsilon, ctx.factor)
 
@@ -88,12 +97,14 @@ def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle
 class _ReLU(PyLayer):
     @staticmethod
     def forward(ctx, x):
+        """Return max(x, 0) by a compiled loop."""
         output = compiled.relu(x)
         ctx.save_for_backward(output)
         return output
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient with respect to x, from the gradient of the output."""
         return compiled.relu_backward(grad, *ctx.saved_tensor())
 
 
@@ -107,6 +118,13 @@ class ReLU(nn.ReLU):
 class _AddBias(PyLayer):
     @staticmethod
     def forward(ctx, x, bias):
+        """Return x + bias; a compiled loop overwrites the memory of x.
+
+        Args:
+            ctx: context that keeps tensors for the backward.
+            x: input, (..., D).
+            bias: bias, (D,).
+        """
         ctx.needs_gradient = _need_gradient(x, bias)
         if not compiled.supports_compiled(x, bias, loop="bias"):
             return x + bias
@@ -115,6 +133,7 @@ class _AddBias(PyLayer):
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradients of x and the bias; None for one that needs no gradient."""
         for_x, for_bias = ctx.needs_gradient
         return grad if for_x else None, _column_sums(grad.reshape([-1, grad.shape[-1]])) if for_bias else None
 
@@ -127,6 +146,13 @@ def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
 class _AxialTable(PyLayer):
     @staticmethod
     def forward(ctx, row_table, column_table):
+        """Return the axial position table, (rows, columns, row width + column width).
+
+        Args:
+            ctx: context that keeps the widths for the backward.
+            row_table: table of the rows, (rows, 1, row width).
+            column_table: table of the columns, (1, columns, column width).
+        """
         ctx.widths = row_table.shape[2], column_table.shape[2]
         ctx.needs_gradient = _need_gradient(row_table, column_table)
         rows, columns = row_table.shape[0], column_table.shape[1]
@@ -134,6 +160,7 @@ class _AxialTable(PyLayer):
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradients of the row table and the column table; None for one that needs no gradient."""
         rows, columns, _ = grad.shape
         row_grad, column_grad = grad.split(ctx.widths, axis=-1)
         for_rows, for_columns = ctx.needs_gradient
@@ -154,11 +181,13 @@ def axial_table(row_table: paddle.Tensor, column_table: paddle.Tensor) -> paddle
 class _ScaleColumns(PyLayer):
     @staticmethod
     def forward(ctx, table, factors):
+        """Return the table with each column multiplied by its factor."""
         ctx.factors = factors
         return compiled.scale_columns(table, factors)
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient of the table, from the gradient of the output."""
         return compiled.scale_columns_backward(grad, ctx.factors)
 
 
@@ -178,10 +207,12 @@ def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor
 class _RoundToBfloat16(PyLayer):
     @staticmethod
     def forward(ctx, x):
+        """Return x rounded to bfloat16, in its own dtype."""
         return x.astype("bfloat16").astype(x.dtype)
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient of the output rounded to bfloat16, in its own dtype."""
         return grad.astype("bfloat16").astype(grad.dtype)
 
 
@@ -245,6 +276,15 @@ def _normalize_rows(x: paddle.Tensor, epsilon: float) -> tuple[paddle.Tensor, pa
 class _LayerNorm(PyLayer):
     @staticmethod
     def forward(ctx, x, gain, bias, epsilon):
+        """Return the layer norm of x over the last axis.
+
+        Args:
+            ctx: context that keeps tensors for the backward.
+            x: input, (..., D).
+            gain: factors of the features, (D,).
+            bias: bias of the features, (D,).
+            epsilon: value added to the variance.
+        """
         ctx.save_for_backward(x, gain)
         ctx.epsilon = epsilon
         ctx.needs_gradient = _need_gradient(x, gain, bias)
@@ -256,6 +296,7 @@ class _LayerNorm(PyLayer):
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradients of x, gain and bias; None for one that needs no gradient."""
         x, gain = ctx.saved_tensor()
         for_x, for_gain, for_bias = ctx.needs_gradient
         if compiled.supports_compiled(grad, x, gain, loop="layer_norm"):
@@ -347,6 +388,7 @@ def _apply_masks(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, flo
 class _CompiledSoftmax(PyLayer):
     @staticmethod
     def forward(ctx, scores, divisor, bias):
+        """Return softmax(scores / divisor + bias) over the last axis by a compiled loop; the bias may be None."""
         probabilities = compiled.softmax(scores, divisor, bias)
         ctx.save_for_backward(probabilities)
         ctx.divisor, ctx.has_bias = divisor, bias is not None
@@ -354,6 +396,7 @@ class _CompiledSoftmax(PyLayer):
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient of the scores, and None for the bias if there is one."""
         (probabilities,) = ctx.saved_tensor()
         grad_scores = compiled.softmax_backward(grad, probabilities, ctx.divisor)
         return (grad_scores, None) if ctx.has_bias else grad_scores
@@ -362,6 +405,15 @@ class _CompiledSoftmax(PyLayer):
 class _MaskedSoftmax(PyLayer):
     @staticmethod
     def forward(ctx, scores, masks, returns_normalizer, uses_kernel):
+        """Return the softmax of masked scores, and the log-normalizer if ``returns_normalizer``.
+
+        Args:
+            ctx: context that keeps tensors for the backward.
+            scores: scores, (..., K).
+            masks: pairs of a bool mask and the value that replaces scores whose mask is False.
+            returns_normalizer: whether log(sum(exp(scores))), (..., 1), is also returned.
+            uses_kernel: whether Paddle's softmax kernel is used.
+        """
         scores = _apply_masks(scores, masks)
         flat = scores.reshape([-1, scores.shape[-1]])
         probabilities = F.softmax(flat) if uses_kernel else _softmax(flat)
@@ -376,6 +428,13 @@ class _MaskedSoftmax(PyLayer):
 
     @staticmethod
     def backward(ctx, grad, grad_log_normalizer=None):
+        """Return the gradient of the scores.
+
+        Args:
+            ctx: context of the forward.
+            grad: gradient of the probabilities, (..., K).
+            grad_log_normalizer: gradient of the log-normalizer, (..., 1); None if forward did not return it.
+        """
         (probabilities,) = ctx.saved_tensor()
         width = probabilities.shape[-1]
         flat = grad.reshape([-1, width])
@@ -461,18 +520,33 @@ def _row_sums(matrix: paddle.Tensor) -> paddle.Tensor:
 class _CompiledCrossEntropy(PyLayer):
     @staticmethod
     def forward(ctx, logits, labels):
+        """Return the loss of each row, (N,), by a compiled loop.
+
+        Args:
+            ctx: context that keeps tensors for the backward.
+            logits: logits, (N, classes).
+            labels: class of each row.
+        """
         losses, normalizers = compiled.cross_entropy(logits, labels)
         ctx.save_for_backward(logits, labels, normalizers)
         return losses
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient of the logits, from the gradient of each loss, (N,)."""
         return compiled.cross_entropy_backward(grad, *ctx.saved_tensor())
 
 
 class _CrossEntropy(PyLayer):
     @staticmethod
     def forward(ctx, logits, labels):
+        """Return the loss of each row, (N,), by Paddle's operations.
+
+        Args:
+            ctx: context that keeps tensors for the backward.
+            logits: logits, (N, classes).
+            labels: class of each row, (N, 1).
+        """
         largest = logits.max(-1, keepdim=True)
         weights = _exp(logits - largest)
         total = _row_sums(weights)
@@ -482,6 +556,7 @@ class _CrossEntropy(PyLayer):
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient of the logits, from the gradient of each loss, (N,)."""
         weights, total, labels = ctx.saved_tensor()
         grad = grad.unsqueeze(-1)
         grad_logits = weights * (grad / total)
@@ -518,6 +593,7 @@ def _supports_compiled_mask(x: paddle.Tensor, keep_mask: paddle.Tensor) -> bool:
 class _DropoutMask(PyLayer):
     @staticmethod
     def forward(ctx, x, keep_mask, scale):
+        """Return x multiplied by ``scale`` where ``keep_mask`` is True, and 0 elsewhere."""
         ctx.keep_mask, ctx.scale = keep_mask, scale
         if _supports_compiled_mask(x, keep_mask):
             return compiled.keep(x, keep_mask, scale)
@@ -525,6 +601,7 @@ class _DropoutMask(PyLayer):
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient with respect to x, from the gradient of the output."""
         if _supports_compiled_mask(grad, ctx.keep_mask):
             return compiled.keep(grad, ctx.keep_mask, ctx.scale)
         return grad * ctx.keep_mask.astype(grad.dtype) * ctx.scale

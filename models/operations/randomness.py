@@ -39,9 +39,19 @@ class Generator:
     """Paddle's own generator of the current device: the source in training."""
 
     def draw_mask(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+        """Return a random dropout mask of this shape, which is False with probability ``p``."""
         return ops.random_mask(p, shape)
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
+        """Return standard normal numbers.
+
+        Args:
+            shape: shape of the result.
+            dtype: dtype of the result.
+            seed: seed of this draw alone, after which Paddle's generator continues as before; None to draw from
+                Paddle's
+                generator.
+        """
         if seed is None:
             return paddle.randn(shape, dtype)
         previous = self.state()
@@ -51,9 +61,11 @@ class Generator:
         return numbers
 
     def state(self) -> object:
+        """Return the state of Paddle's random generators."""
         return paddle.get_rng_state()
 
     def restore(self, state: object) -> None:
+        """Set the state of Paddle's random generators to a result of :meth:`state`."""
         paddle.set_rng_state(state)
 
 

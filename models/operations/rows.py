@@ -43,6 +43,13 @@ class Order(NamedTuple):
 class _Gather(PyLayer):
     @staticmethod
     def forward(ctx, rows, order):
+        """Return the rows in the given order.
+
+        Args:
+            ctx: context that keeps the order for the backward.
+            rows: matrix, (rows, width).
+            order: order of the result's rows, with its inverse.
+        """
         ctx.order = order
         if compiled.supports_compiled(rows):
             return compiled.gather_rows(rows, order.index)
@@ -50,6 +57,7 @@ class _Gather(PyLayer):
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient of the rows: the sum over all copies of a row."""
         if compiled.supports_compiled(grad):
             return compiled.gather_rows(grad, ctx.order.inverse)
         total = paddle.gather(grad, ctx.order.inverse[0])  # (rows, width)

@@ -78,6 +78,7 @@ def merge_adapter(model: Any) -> None:
 
 
 def _full_name(prefix: str, name: str) -> str:
+    """Return a parameter's name within a module whose path is ``prefix``, or the name itself for an empty prefix."""
     return f"{prefix}.{name}" if prefix else name
 
 

@@ -166,6 +166,7 @@ def _flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _import_layout(family: str) -> Layout:
+    """Return the PaddleNLP layout of a model family, such as ``reformer``."""
     return part(family, "paddlenlp_layout").LAYOUT
 
 

@@ -35,6 +35,7 @@ class ReformerConfig(PortConfig):
         self.residual = residual
 
     def to_hf(self) -> dict[str, Any]:
+        """Return the configuration with Hugging Face's keys, including ``num_hidden_layers``."""
         return {**super().to_hf(), "num_hidden_layers": len(self.attn_layers)}
 
 

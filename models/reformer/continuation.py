@@ -206,12 +206,19 @@ class _CachedLocalAttention(_CachedAttention):
         super().__init__(layer, hidden_states)
 
     def project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the query, the scaled key and the value of the hidden states, each split into heads."""
         query = self.split_heads(self.query(hidden_states))
         key = self.split_heads(self.key(hidden_states))
         value = self.split_heads(self.value(hidden_states))
         return query, key / math.sqrt(self.head_size), value
 
     def find_attended(self, query: Tensor, padded_length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions that the last token attends to, and the bias of their scores, which is 0.
+
+        Args:
+            query: query of the last token, (B, H, 1, D).
+            padded_length: number of positions of the padded texts.
+        """
         positions = self.attended_slots(np.array(self.length - 1), padded_length)
         positions = np.tile(positions[positions < self.length], [*query.shape[:2], 1])
         return positions, np.zeros(positions.shape, self.dtype)
@@ -237,12 +244,14 @@ class _CachedLSHAttention(_CachedAttention):
         super().__init__(layer, hidden_states)
 
     def project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the shared query, the key (the normalized query) and the value, each split into heads."""
         query = self.split_heads(self.query_key(hidden_states))
         mean_square = (query * query).mean(-1, keepdim=True)
         key = query * (paddle.rsqrt(mean_square + KEY_NORM_EPSILON) / math.sqrt(self.head_size))
         return query, key, self.split_heads(self.value(hidden_states))
 
     def begin_hashing(self, padded_length: int) -> bool:
+        """Start to hash when the sequence exceeds one chunk; return whether hashing starts now."""
         if self.buckets is not None or padded_length <= self.layer.chunk_length:
             return False
         self.remove_room()
@@ -252,6 +261,11 @@ class _CachedLSHAttention(_CachedAttention):
         return True
 
     def describe_for_loop(self, parameters: list[Tensor | None]) -> compiled.ReversibleLayer:
+        """Return the layer's tensors and settings for the compiled decoder loop, with its LSH buckets once it hashes.
+
+        Args:
+            parameters: parameters of the layer; None for a missing bias.
+        """
         layer_without_hashing = super().describe_for_loop(parameters)
         if self.rotations is None:
             return layer_without_hashing
@@ -270,6 +284,7 @@ class _CachedLSHAttention(_CachedAttention):
         return "hash_vectors" in vars(self.lsh_layer)
 
     def write_known_buckets(self) -> bool:
+        """Write the last token's buckets into space that is already allocated; return whether this was possible."""
         if self.buckets is None or not self._has_known_buckets:
             return False
         last_buckets = self._hash(self.keys[:, :, self.length - 1 : self.length])
@@ -297,6 +312,12 @@ class _CachedLSHAttention(_CachedAttention):
         return buckets.reshape([len(vectors), self.num_heads, self.lsh_layer.num_hashes, -1])
 
     def find_attended(self, query: Tensor, padded_length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions that the last token attends to in the hash rounds, and the bias of their scores.
+
+        Args:
+            query: query of the last token, (B, H, 1, D).
+            padded_length: number of positions of the padded texts.
+        """
         if self.buckets is None:
             order = np.broadcast_to(np.arange(self.length), [*query.shape[:2], 1, self.length])
             return self._positions_in_rounds(query, order, order * 0, order)

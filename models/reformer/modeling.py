@@ -150,6 +150,7 @@ class ReformerSelfOutput(nn.Layer):
         self.dense = Linear(all_heads, config.hidden_size, bias_attr=False)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        """Return the projected attention context after dropout."""
         return dropout(self.dense(hidden_states), self.dropout, self.training)
 
 
@@ -203,6 +204,7 @@ class ReformerFeedForwardDense(nn.Layer):
         self.dense = Linear(config.hidden_size, config.feed_forward_size)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        """Return the activated inner states of the feed-forward part."""
         return self.act_fn(at("dropped", dropout(self.dense(hidden_states), self.dropout, self.training)))
 
 
@@ -215,6 +217,7 @@ class ReformerFeedForwardOutput(nn.Layer):
         self.dense = Linear(config.feed_forward_size, config.hidden_size)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        """Return the feed-forward part's output after dropout."""
         return dropout(self.dense(hidden_states), self.dropout, self.training)
 
 
@@ -588,6 +591,7 @@ class ReformerModelWithLMHead(_ReformerLM):
         super().__init__(config)
 
     def targets(self, labels: Tensor) -> Tensor:
+        """Return the label of each position's next token."""
         return losses.next_tokens(labels)
 
     def begin(self, input_ids: Tensor) -> tuple[Tensor, Continuation]:

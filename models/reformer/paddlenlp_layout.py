@@ -17,14 +17,30 @@ class ReformerLayout(Layout):
     """Layout of a Reformer, which stores mask values, and the number of layers in two keys."""
 
     def complete_config(self, keys: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Check that ``num_hidden_layers`` equals the number of entries of ``attn_layers``; nothing has to be added.
+
+        Args:
+            keys: configuration of the PaddleNLP checkpoint.
+            arrays: arrays of the checkpoint, by name; not used.
+        """
         kinds, count = keys["attn_layers"], keys.get("num_hidden_layers")
         if count is not None and isinstance(kinds, list) and len(kinds) != count:
             raise ConfigError("num_hidden_layers", f"{count} does not fit the {len(kinds)} entries of attn_layers")
 
     def is_constant(self, name: str) -> bool:
+        """Return whether the checkpoint's array of this name is a mask value, which has no parameter in the port."""
         return name.rsplit(".", 1)[-1] in MASK_CONSTANTS
 
     def check_constants(self, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
+        """Check that the stored mask values equal the values that the port uses.
+
+        Args:
+            arrays: arrays of the checkpoint, by name.
+            config: resolved configuration of the port; not used.
+
+        Raises:
+            WeightsError: a mask value differs.
+        """
         for name, value in arrays.items():
             constant = MASK_CONSTANTS.get(name.rsplit(".", 1)[-1])
             if constant is not None and not np.allclose(as_floats(value), constant, rtol=1e-2):

@@ -39,12 +39,15 @@ class PlainStream:
     value: Tensor
 
     def plus(self, update: Tensor) -> PlainStream:
+        """Return the stream after the update is added."""
         return PlainStream(self.value + update)
 
     def minus(self, update: Tensor) -> PlainStream:
+        """Return the stream after the update is subtracted."""
         return PlainStream(self.value - update)
 
     def first(self, count: int) -> PlainStream:
+        """Return the stream of the first ``count`` positions."""
         return PlainStream(self.value[:, :count])
 
 
@@ -81,10 +84,12 @@ class GridStream:
 
     @property
     def value(self) -> Tensor:
+        """Value of the stream in the model's dtype."""
         value, self._value = self._value, None  # returned once, so that it is freed after the layer that reads it
         return self.exact.astype(self.dtype) if value is None else value
 
     def _round_to_grid(self, update: Tensor) -> Tensor:
+        """Return the update in float64, rounded to a multiple of the grid's spacing."""
         return (update.astype("float64") + self.rounder) - self.rounder
 
     def _add(self, update: Tensor, sign: float) -> GridStream:
@@ -95,12 +100,15 @@ class GridStream:
         return GridStream(self.exact + sign * self._round_to_grid(update), self.rounder, self.dtype)
 
     def plus(self, update: Tensor) -> GridStream:
+        """Return the stream after the rounded update is added."""
         return self._add(update, 1.0)
 
     def minus(self, update: Tensor) -> GridStream:
+        """Return the stream after the rounded update is subtracted."""
         return self._add(update, -1.0)
 
     def first(self, count: int) -> GridStream:
+        """Return the stream of the first ``count`` positions."""
         return GridStream(self.exact[:, :count], self.rounder, self.dtype)
 
 
@@ -117,6 +125,7 @@ class PairStream:
     rest: Tensor
 
     def plus(self, update: Tensor) -> PairStream:
+        """Return the stream after the update is added, with the rounding error kept in ``rest``."""
         total = self.value + update
         rounded_update = total - self.value
         error = (self.value - (total - rounded_update)) + (update - rounded_update)
@@ -125,9 +134,11 @@ class PairStream:
         return PairStream(value, rest - (value - total))
 
     def minus(self, update: Tensor) -> PairStream:
+        """Return the stream after the update is subtracted."""
         return self.plus(-update)
 
     def first(self, count: int) -> PairStream:
+        """Return the stream of the first ``count`` positions."""
         return PairStream(self.value[:, :count], self.rest[:, :count])
 
 
@@ -145,15 +156,19 @@ class DoubleStream:
 
     @property
     def value(self) -> Tensor:
+        """Value of the stream in the model's dtype."""
         return self.exact.astype(self.dtype)
 
     def plus(self, update: Tensor) -> DoubleStream:
+        """Return the stream after the update is added in float64."""
         return DoubleStream(self.exact + update.astype("float64"), self.dtype)
 
     def first(self, count: int) -> DoubleStream:
+        """Return the stream of the first ``count`` positions."""
         return DoubleStream(self.exact[:, :count], self.dtype)
 
     def minus(self, update: Tensor) -> DoubleStream:
+        """Return the stream after the update is subtracted in float64."""
         return DoubleStream(self.exact - update.astype("float64"), self.dtype)
 
 
@@ -182,10 +197,12 @@ class _NewStreamValue(PyLayer):
 
     @staticmethod
     def forward(ctx, x, stream):
+        """Return a copy of the stream's value that autograd treats as computed from x."""
         return stream.value.clone()
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradient of x, which equals the gradient of the output."""
         return grad
 
 
@@ -197,12 +214,22 @@ class _Sum(PyLayer):
 
     @staticmethod
     def forward(ctx, value, update, stream, new_streams):
+        """Add an update to a stream, append the new stream to ``new_streams``, and return its value.
+
+        Args:
+            ctx: context that keeps for the backward which inputs need a gradient.
+            value: value of the stream, for autograd.
+            update: tensor to add.
+            stream: stream that is added to.
+            new_streams: empty list for the new stream, since only tensors may be returned.
+        """
         ctx.is_frozen = value.stop_gradient, update.stop_gradient  # true in the first layers of an adapted model
         new_streams.append(stream.plus(update.detach()))
         return new_streams[0].value
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the gradients of the value and the update; None for one that needs no gradient."""
         grads = grad, grad.clone()  # Paddle adds further gradients in place
         return tuple(None if is_frozen else grad for grad, is_frozen in zip(grads, ctx.is_frozen, strict=True))
 
@@ -220,11 +247,13 @@ class TracedStream:
         self.inner = inner
 
     def plus(self, update: Tensor) -> TracedStream:
+        """Return the stream after the update is added, with autograd through the sum."""
         new_streams: list[Stream] = []
         value = at("stream", _Sum.apply(self.value, update, self.inner, new_streams))
         return TracedStream(value, new_streams[0])
 
     def first(self, count: int) -> TracedStream:
+        """Return the stream of the first ``count`` positions."""
         part = copy.copy(self)
         part.value, part.inner = self.value[:, :count], self.inner.first(count)
         return part
@@ -287,11 +316,25 @@ class _Reversible(PyLayer):
 
     @staticmethod
     def forward(ctx, x, run):
+        """Return both streams after all layers.
+
+        Args:
+            ctx: context that keeps the run for the backward.
+            x: input of the first layer.
+            run: object that computes the forward and the backward of the layers.
+        """
         ctx.run = run
         return run.forward(x)
 
     @staticmethod
     def backward(ctx, grad_attention, grad_hidden):
+        """Return the gradient of the layers' input.
+
+        Args:
+            ctx: context of the forward.
+            grad_attention: gradient of the attention stream after the last layer.
+            grad_hidden: gradient of the hidden stream after the last layer.
+        """
         return ctx.run.backward(grad_attention, grad_hidden)
 
 

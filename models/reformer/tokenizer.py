@@ -55,9 +55,11 @@ tokens, `attention_mask` 1 for text and 0 for padding (as the model card of goog
         return np.array([chr(max(0, index - 2)).isspace() and index < 130 for index in range(self.vocab_size)])
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text: its UTF-8 bytes plus 2."""
         return [[byte + 2 for byte in text.encode("utf-8", "surrogatepass")] for text in texts]
 
     def find_safe_cut(self, text: str, size: int) -> int:
+        """Return the largest position up to ``size`` where a cut of the text changes no ids before it."""
         return min(size, len(text))  # any position between two characters is safe
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
@@ -75,6 +77,12 @@ tokens, `attention_mask` 1 for text and 0 for padding (as the model card of goog
             return encoded_text.decode("utf-8", "replace")
 
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
+        """Write the files of the tokenizer as transformers reads them.
+
+        Args:
+            folder: folder for the files.
+            max_length: maximum number of tokens of a text, for the configuration; None for no maximum.
+        """
         write_json(folder, BYTE_FILE, tokenizer_file())
         # With split_special_tokens, "<pad>" in a text is five bytes and not the token.
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": PAD, "split_special_tokens": True}
@@ -82,9 +90,11 @@ tokens, `attention_mask` 1 for text and 0 for padding (as the model card of goog
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> ByteTokenizer:
+        """Return the tokenizer; no file is read, since it has no vocabulary."""
         return cls()
 
     def fingerprint(self) -> str:
+        """Return a SHA-256 digest, in hexadecimal, that is the same for all byte tokenizers."""
         return hashlib.sha256(b"bytes + 2").hexdigest()
 
 
@@ -134,10 +144,12 @@ convert the file into, as version 5 always does, gives other ids for some rare c
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     def begins_word(self) -> np.ndarray:
+        """Whether each piece of the vocabulary begins a word, bool (vocabulary,)."""
         pieces = self._pieces.id_to_piece(list(range(self.vocab_size)))
         return np.array([piece.startswith("\u2581") for piece in pieces])
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text."""
         parts = [[part for part in self._split.split(replace_surrogates(text)) if part] for text in texts]
         plain_parts = [part for row in parts for part in row if part not in self._special]
         if len(plain_parts) > 1:
@@ -227,6 +239,12 @@ convert the file into, as version 5 always does, gives other ids for some rare c
         return (text + self._pieces.decode(pieces)).strip()
 
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
+        """Write the SentencePiece model and the tokenizer's configuration as transformers reads them.
+
+        Args:
+            folder: folder for the files.
+            max_length: maximum number of tokens of a text, for the configuration; None for no maximum.
+        """
         write_file(folder, MODEL_FILE, self.model)
         pad_piece = self._pieces.id_to_piece(self.pad_token_id)
         # transformers needs a special token for padding; any other piece would become special in texts.
@@ -250,6 +268,7 @@ convert the file into, as version 5 always does, gives other ids for some rare c
         return cls(_read_model(path))
 
     def fingerprint(self) -> str:
+        """Return a SHA-256 digest of all data that decides about the tokens, in hexadecimal."""
         special = json.dumps([self.eos_token, self.unk_token]).encode()
         return hashlib.sha256(special + b"\0" + self.model).hexdigest()
 

@@ -114,11 +114,13 @@ def report_clear_result(result: ClearResult, cache_dir: Path, console: Console) 
 
 
 def _count(cache_entries: list[Entry]) -> str:
+    """Return the number and the total size of the entries as text, such as ``2 entries, 1.3 GB``."""
     size = format_bytes(sum(entry.size for entry in cache_entries))
     return f"{len(cache_entries)} {'entry' if len(cache_entries) == 1 else 'entries'}, {size}"
 
 
 def _iter_entries(cache_dir: Path) -> Iterator[Entry]:
+    """Yield the entries of the cache, including folders that a killed process left unfinished."""
     for kind in KINDS:
         for path in _folders(cache_dir / kind):
             if path.name.startswith(UNFINISHED_PREFIX):
@@ -163,6 +165,7 @@ def _is_unfinished(folder: Path) -> bool:
 
 
 def _last_use(folder: Path) -> float:
+    """Return the time of the last use of an entry's folder, in seconds since 1970; 0 if the folder is gone."""
     for path in (folder / NAME_FILE, folder):  # a damaged entry may lack the file that names it
         try:
             return path.lstat().st_mtime

@@ -74,6 +74,7 @@ class RunFiles:
         self.rows = strict_json.replace_nonfinite(read_metrics(folder / "metrics.jsonl"))
 
     def _json(self, file: str) -> dict[str, Any]:
+        """Return the content of a JSON file of the run folder, or an empty mapping if the file is missing."""
         return read_json(self.folder / file, REMEDY) if (self.folder / file).exists() else {}
 
     @cached_property
@@ -240,6 +241,14 @@ def _incomparable_reason(split_name: str, runs: Sequence[RunFiles]) -> str:
 
 
 def _metric_rows(runs: Sequence[RunFiles], incomparable: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yield a row of the table for each metric of each split: its name, and its value in each run.
+
+    The best value of a metric ends in :data:`BEST_MARK`.
+
+    Args:
+        runs: runs to compare.
+        incomparable: reason why the runs cannot be ranked on a split, by split.
+    """
     for split_name in MEASURED_SPLITS:
         columns = [run.metrics.get(split_name, {}) for run in runs]
         for metric in dict.fromkeys(metric for column in columns for metric in column):
@@ -270,6 +279,13 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _print_table(comparison: ComparisonTable, names: Sequence[str], console: Console) -> None:
+    """Print a table of the comparison, and its notes.
+
+    Args:
+        comparison: table to print.
+        names: names of the runs, the titles of the columns unless the table has its own.
+        console: console to print on.
+    """
     if comparison.rows:
         grid = Table(title=comparison.title, title_justify="left", title_style="bold")
         grid.add_column("")
@@ -299,6 +315,12 @@ def _build_page(tables: Sequence[ComparisonTable], names: Sequence[str], runs: S
 
 
 def _table_section(comparison: ComparisonTable, names: Sequence[str]) -> Section:
+    """Return a section of the page with a table of the comparison and its notes.
+
+    Args:
+        comparison: table to show.
+        names: names of the runs, the titles of the columns unless the table has its own.
+    """
     rows = [
         [key, *(render_macro("pages/elements.html", "bold_if", hide_folders(cell), BEST_MARK) for cell in cells)]
         for key, *cells in comparison.rows

@@ -31,6 +31,7 @@ class TwoWords(click.Group):
     """A group whose command names may have two words; the first is a command, too."""
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands and their short help into the help text, grouped under headings."""
         width = max(map(len, self.commands))
         for heading, first_words in COMMAND_GROUPS.items():
             names = [name for word in first_words for name in sorted(self.commands) if name.split()[0] == word]
@@ -40,15 +41,18 @@ class TwoWords(click.Group):
                 )
 
     def resolve_command(self, context: click.Context, arguments: list[str]) -> tuple:
+        """Return the name and the command that the first word or two words name, and the other arguments."""
         name = " ".join(arguments[:2])
         if len(arguments) > 1 and name in self.commands:
             return name, self.commands[name], arguments[2:]
         return super().resolve_command(context, arguments)
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """Parse the arguments; Ctrl-C ends the program as click's own abort."""
         with interrupts_as_aborts():
             return super().make_context(*arguments, **options)
 
     def invoke(self, context: click.Context) -> Any:
+        """Run the command; Ctrl-C ends the program as click's own abort."""
         with interrupts_as_aborts():
             return super().invoke(context)

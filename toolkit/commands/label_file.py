@@ -201,6 +201,12 @@ def append_columns(
 
 
 def _describe_formulas(count: int, spreadsheet_safe: bool) -> str:
+    """Return the note on cells that a spreadsheet would take for formulas.
+
+    Args:
+        count: number of such cells.
+        spreadsheet_safe: whether an apostrophe was put in front of them.
+    """
     cells = f"{count} cell{' begins' if count == 1 else 's begin'} with =, +, -, @, a tab or a carriage return"
     if spreadsheet_safe:
         return f"{cells} and got an apostrophe in front"
@@ -288,6 +294,7 @@ def _label_chunks(
 
 
 def _column_texts(rows: Rows, column: str) -> list[str | None]:
+    """Return the texts of a column, with None for missing values."""
     return [None if value is MISSING else value for value in rows.values(column)]
 
 

@@ -78,6 +78,7 @@ def push_run(
 
 
 def _check_parity(folder: Path, despite_skipped_parity: bool) -> None:
+    """Reject a run that was trained without the parity gate, unless ``despite_skipped_parity``."""
     starts = read_starts(folder)
     if despite_skipped_parity or (starts and all(start["passed"] is not None for start in starts)):
         return
@@ -129,6 +130,18 @@ def _with_parity_statement(card: str, folder: Path) -> str:
 
 
 def _upload(staging_dir: Path, repository: str, private: bool, revision: str | None, message: str) -> Any:
+    """Create the repository on the hub if it is missing, and upload a folder to it as one commit.
+
+    Args:
+        staging_dir: folder to upload.
+        repository: name of the repository, ``owner/name``.
+        private: whether the repository must be private.
+        revision: branch for the commit, created if it is missing; None for the main branch.
+        message: message of the commit.
+
+    Returns:
+        Information of huggingface_hub about the commit.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars
 

@@ -59,6 +59,12 @@ def remake_report(folder: Path, console: Console, output: Path | None = None) ->
 
 
 def _check_writable(folder: Path, missing_splits: list[str]) -> None:
+    """Check that the page can be written into the run folder.
+
+    Args:
+        folder: run folder.
+        missing_splits: splits whose predictions must be written first.
+    """
     if (obstacle := find_write_obstacle(folder)) is None:
         return
     if missing_splits:

@@ -22,6 +22,7 @@ def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def _convert_dtype(array: np.ndarray) -> np.ndarray:
+    """Return an array as float32 if it holds floating-point numbers, otherwise as int64."""
     array = np.asarray(array)
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
 

@@ -86,6 +86,7 @@ def needs_only_option_checks(recipe: Recipe, module: str) -> bool:
 
 
 def _validate_options(recipe: Recipe, corpus_module: ModuleType) -> Any:
+    """Return the options of ``data.options`` for a built-in corpus, or raise an error that names the wrong option."""
     try:
         return corpus_module.Options.model_validate(recipe.data.options)
     except pydantic.ValidationError as error:

@@ -84,6 +84,13 @@ def _cache_key(recipe: Recipe) -> str:
 
 
 def _describe_streamed_rows(recipe: Recipe, split_name: str, row_counts: StreamedRows) -> str:
+    """Return a note on the number of rows that were streamed, and on their order.
+
+    Args:
+        recipe: recipe of the run.
+        split_name: split of the recipe.
+        row_counts: numbers of rows that were read and kept.
+    """
     limit, has_filter = getattr(recipe.data.limit, split_name), recipe.data.filter is not None
     if row_counts.all:
         share_note = "that data.filter keeps" if has_filter else "in all"
@@ -122,6 +129,12 @@ def _fetch_rows(recipe: Recipe, hub_file: HubRequest, unfinished_folder: Path) -
 
 
 def _check_limits(recipe: Recipe, source_splits: Mapping[str, str]) -> None:
+    """Check that ``data.limit`` has a number of rows for each streamed split.
+
+    Args:
+        recipe: recipe of the run.
+        source_splits: name of the split on the hub, by split of the recipe.
+    """
     for split_name, name in source_splits.items():
         if getattr(recipe.data.limit, split_name) is None:
             message = f"missing: data.streaming needs the number of rows of the split {name} to fetch"

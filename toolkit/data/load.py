@@ -212,6 +212,7 @@ def _train_tokenizer_once(
 
 
 def _split_key(recipe: Recipe, split_name: str) -> str:
+    """Return the recipe's key that names the data of a split, for messages."""
     if recipe.data.files is not None:
         return f"data.files.{split_name}"
     return f"data.splits.{split_name}" if split_name in (recipe.data.splits or {}) else "data.dataset"

@@ -122,6 +122,15 @@ def _column_texts(
 
 
 def _build_value_error(recipe: Recipe, key: tuple[str, ...], split_name: str, column: str, value: Any) -> UserError:
+    """Return the error for a value of a type that cannot select rows.
+
+    Args:
+        recipe: recipe of the run.
+        key: recipe key to name in the error, part by part.
+        split_name: split of the row.
+        column: column of the value.
+        value: the value.
+    """
     problem = f"the column {column} of the {split_name} split holds {value!r}"
     return recipe.error(key, f"{problem}; it should hold words, numbers, or true and false")
 
@@ -132,6 +141,7 @@ def _accepted_texts(values: Any) -> set[str | None]:
 
 
 def _format_value(value: Any) -> str | None:
+    """Return a value as text, with ``true`` and ``false`` for booleans and None for a missing value."""
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)

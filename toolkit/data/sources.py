@@ -151,6 +151,7 @@ def read_file(recipe: Recipe, split_name: str, path: Path) -> Dataset:
 
 
 def _check_encoding(recipe: Recipe, path: Path) -> None:
+    """Check that a file is in the encoding that the recipe sets, or UTF-8."""
     try:
         check_encoding(path, recipe.data.encoding or "utf-8")
     except WrongEncodingError as error:

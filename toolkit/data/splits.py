@@ -63,6 +63,16 @@ def choose_splits(
 def _build_split_error(
     recipe: Recipe, key: str, name: str, available_splits: Collection[str], owner: str | None, split_noun: str
 ) -> UserError:
+    """Return the error for a split that the data set does not have.
+
+    Args:
+        recipe: recipe of the run.
+        key: recipe key to name in the error.
+        name: name of the missing split.
+        available_splits: names of the existing splits.
+        owner: name of the object that has the splits; None for the data set.
+        split_noun: word for a split in the message.
+    """
     remedy = suggest(name, available_splits) or ("; name one in data.splits: {train: NAME}" if name == "train" else "")
     return recipe.error(
         key, f"{owner or recipe.data.dataset} has no {split_noun} {name}; it has {', '.join(available_splits)}{remedy}"

@@ -136,6 +136,7 @@ def read_first_rows(path: Path, layout: Layout, max_rows: int) -> list[list[str]
 
 
 def _read_head(path: Path, encoding: str) -> str:
+    """Return the first characters of a file, enough to detect its layout."""
     with open_text(path, encoding, newline="") as file:
         return file.read(SNIFFED_CHARACTERS)
 
@@ -327,6 +328,14 @@ def read_csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
 
 
 def _describe_wrong_width(num_fields: int, num_columns: int, layout: Layout, *, has_stray_return: bool) -> str:
+    """Return the reason for a row with more or fewer fields than columns, and advice.
+
+    Args:
+        num_fields: number of fields of the row.
+        num_columns: number of columns.
+        layout: layout of the file.
+        has_stray_return: whether the row contains a carriage return outside quotes.
+    """
     quoted_content = "that holds a carriage return" if has_stray_return else "of several lines"
     advice = (
         f"put quotes round a text {f'that holds {layout.delimiter!r}' if num_fields > num_columns else quoted_content}"

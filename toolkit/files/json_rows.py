@@ -31,6 +31,7 @@ SPLIT_COLUMN = "split"
 
 
 def _reject_constant(constant: str) -> None:
+    """Reject ``NaN`` and ``Infinity``, which JSON does not allow."""
     raise ValueError(f"{constant} is no number of JSON")
 
 
@@ -110,6 +111,13 @@ def default_column_names(count: int) -> list[str]:
 def _name_values(
     values: list[Any], columns: Sequence[str], row_error: Callable[[str], UnreadableFile]
 ) -> tuple[dict[str, Any], str]:
+    """Return a row that is a list as a mapping from column to value, and the same row as JSON text.
+
+    Args:
+        values: values of the row.
+        columns: names of the columns.
+        row_error: function that makes the error for a row of another length, given its reason.
+    """
     if len(values) != len(columns):
         raise row_error(f"has {len(values)} values and {len(columns)} columns are named ({', '.join(columns)})")
     named_row = dict(zip(columns, values, strict=True))
@@ -146,6 +154,7 @@ def _read_row_lists(
 
 
 def _exceeds_depth(value: Any, depth: int) -> bool:
+    """Return whether lists and mappings are nested more than ``depth`` levels deep in a value."""
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return depth < 0 or any(_exceeds_depth(item, depth - 1) for item in children)
 

@@ -57,6 +57,7 @@ def detect_kind(path: Path, default_kind: str | None = None) -> str:
 
 
 def _detect_kind_by_content(path: Path) -> str | None:
+    """Return the kind of a data file, such as ``csv``, by its first bytes; None if it looks like plain text."""
     try:
         with open_unpacked(path) as file:
             head = file.read(SAMPLE_BYTES)
@@ -114,6 +115,7 @@ def _decode_head(head: bytes) -> str:
 
 
 def _has_table_rows(text: str) -> bool:
+    """Return whether the first rows of a text have equal numbers of fields with some delimiter, unlike prose."""
     if "\0" in text:
         return False
     for delimiter in DELIMITERS:

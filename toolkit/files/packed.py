@@ -23,6 +23,11 @@ def _list_members(archive: zipfile.ZipFile) -> list[str]:
 
 
 def _open_zip_member(file: BinaryIO) -> Any:
+    """Open the only file of a zip archive.
+
+    Raises:
+        ValueError: the archive does not hold exactly one file.
+    """
     archive = zipfile.ZipFile(file)
     names = _list_members(archive)
     if len(names) != 1:
@@ -32,6 +37,8 @@ def _open_zip_member(file: BinaryIO) -> Any:
 
 
 def _make_arrow_opener(codec: str) -> Callable[[BinaryIO], Any]:
+    """Return a function that opens a compressed file by Arrow, given the name of the codec."""
+
     def open_stream(file: BinaryIO) -> Any:
         import pyarrow
 
@@ -89,9 +96,15 @@ class _LimitedUnpacker(io.RawIOBase):
         self._unpacked, self._path, self._num_unpacked = open_packed(self._packed), path, 0
 
     def readable(self) -> bool:
+        """Return True, as the io module requires."""
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Read decompressed bytes into a buffer, and return their number.
+
+        Raises:
+            UnreadableFile: the file is damaged, or expands beyond the limit.
+        """
         try:
             block = self._unpacked.read(len(buffer))
         except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
@@ -106,6 +119,7 @@ class _LimitedUnpacker(io.RawIOBase):
         return len(block)
 
     def close(self) -> None:
+        """Close the compressed file."""
         self._packed.close()
         super().close()
 

@@ -97,6 +97,7 @@ def find_paddle_weights(checkpoint: Path) -> Path | None:
 
 
 def _hash_file(path: Path) -> str:
+    """Return a digest of a file, which is cached as long as its size and time stay the same."""
     file_stat = plain_file(path).stat()
     return _hash_file_state(path.absolute(), file_stat.st_size, file_stat.st_mtime_ns)
 
@@ -150,6 +151,7 @@ def _write_safetensors(tensors: Iterable[tuple[str, np.ndarray]], target: Path) 
 
 
 def _split_into_shards(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the tensors in groups of at least :data:`MIN_SHARD_BYTES` bytes, the last group excepted."""
     shard: dict[str, np.ndarray] = {}
     shard_bytes = 0
     for name, array in tensors:

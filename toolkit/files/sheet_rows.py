@@ -140,6 +140,7 @@ def _count_titles(head: Sequence[tuple[int, list[str]]]) -> int:
 
 
 def _has_column_names(cells: Sequence[str], columns: Sequence[str] | None) -> bool:
+    """Return whether a row holds the column names, and not values."""
     return columns is not None and [name.strip() for name in cells] == [name.strip() for name in columns]
 
 

@@ -144,6 +144,7 @@ def open_table_writer(
 
 
 def _flush_file(path: Path) -> None:
+    """Wait until the content of a file is on the disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
@@ -168,11 +169,18 @@ class _CsvWriter:
         self._rows.writerow(map(self._field, names))
 
     def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
+        """Write rows, with the values of the added columns at their end.
+
+        Args:
+            rows: rows of the input table.
+            added_columns: values of each added column, one for each row.
+        """
         columns = [*(rows.column(index) for index in range(len(rows.names))), *added_columns]
         for row in zip(*columns, strict=True):
             self._rows.writerow(map(self._field, row))
 
     def _field(self, value: Any) -> str:
+        """Return a value as text; a formula is counted, and escaped if the user wants this."""
         field = _format_field(value)
         if not field.startswith(FORMULA_STARTS) or not isinstance(value, str) or SIGNED_NUMBER.fullmatch(field):
             return field
@@ -204,6 +212,12 @@ class _JsonWriter:
         self._has_rows = False
 
     def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
+        """Write rows as JSON objects, with the values of the added columns at their end.
+
+        Args:
+            rows: rows of the input table.
+            added_columns: values of each added column, one for each row.
+        """
         added_values = [
             _format_json(dict(zip(self._added_names, values, strict=True)))
             for values in zip(*added_columns, strict=True)
@@ -228,6 +242,7 @@ class _JsonWriter:
 
 
 def _format_json(value: Any) -> str:
+    """Return a value as valid JSON text, with null for numbers that are not finite."""
     return replace_surrogates(
         json.dumps(replace_nonfinite(value), ensure_ascii=False, allow_nan=False, default=_convert_for_json)
     )
@@ -260,6 +275,12 @@ class _ParquetWriter:
         self._file = parquet_writer
 
     def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
+        """Write rows as a record batch, with the added columns at its end.
+
+        Args:
+            rows: rows of the input table.
+            added_columns: values of each added column, one for each row.
+        """
         column_types = self._file.schema.types
         existing_values = rows.arrays(column_types[: len(rows.names)])
         storable_columns = [
@@ -292,17 +313,25 @@ class _XlsxWriter:
         self._append(names)
 
     def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
+        """Write rows, with the values of the added columns at their end.
+
+        Args:
+            rows: rows of the input table.
+            added_columns: values of each added column, one for each row.
+        """
         columns = [*(rows.column(index) for index in range(len(rows.names))), *added_columns]
         for row in zip(*columns, strict=True):
             self._append(row)
 
     def _append(self, row: Sequence[Any]) -> None:
+        """Append a row to the sheet, unless the sheet is full."""
         self._rows += 1
         if self._rows > MAX_SHEET_ROWS:
             self._refuse(f"more than {MAX_SHEET_ROWS:,} rows")
         self._sheet.append([self._cell(value) for value in row])
 
     def _cell(self, value: Any) -> Any:
+        """Return a value as Excel stores it: a number, or a cell whose text is never a formula."""
         from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE, WriteOnlyCell
 
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
@@ -317,6 +346,7 @@ class _XlsxWriter:
         return cell
 
     def _refuse(self, unsupported_content: str) -> None:
+        """Raise a UserError for content that a sheet of Excel cannot hold."""
         raise UserError(f"{self._target}: a sheet of Excel cannot hold {unsupported_content}; end the output in .csv")
 
     def save(self, path: Path) -> None:

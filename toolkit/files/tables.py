@@ -103,9 +103,11 @@ class ArrowRows(Rows):
         return self.batch.num_rows
 
     def column(self, index: int) -> list[Any]:
+        """Return the values of a column as Python objects."""
         return self.batch.column(index).to_pylist()
 
     def arrays(self, kinds: Iterable[pa.DataType]) -> list[pa.Array]:
+        """Return the columns as Arrow arrays with the types that they already have; ``kinds`` is not used."""
         return self.batch.columns
 
 
@@ -134,6 +136,7 @@ def build_array(values: Sequence[Any], arrow_type: pa.DataType | None = None) ->
 
 
 def _replace_unstorable(value: Any) -> Any:
+    """Return a value with surrogates replaced and huge integers as floats, so that Arrow can store it."""
     if isinstance(value, str):
         return replace_surrogates(value)
     if isinstance(value, list):
@@ -300,6 +303,13 @@ def read_whole_table(
 
 
 def _check_width(path: Path, num_columns: int, num_rows: int) -> None:
+    """Reject a table with too many columns.
+
+    Args:
+        path: file of the table.
+        num_columns: number of columns so far.
+        num_rows: number of rows that were read.
+    """
     if num_columns > MAX_COLUMNS:
         message = f"has more than {MAX_COLUMNS:,} columns by row {num_rows}; leave out what is not used"
         raise UnreadableFile(path, message)
@@ -316,6 +326,14 @@ def count_stored_columns(kinds: Iterable[pa.DataType]) -> int:
 def _check_required(
     path: Path, names: Sequence[str], required_columns: Sequence[str], rows: Rows | None = None
 ) -> None:
+    """Check that a table has all required columns, each once.
+
+    Args:
+        path: file of the table.
+        names: names of the table's columns.
+        required_columns: names that must occur.
+        rows: first rows, which show whether the header is missing; None if the file cannot lack a header.
+    """
     for name in required_columns:
         if name not in names:
             header_advice = f"{NO_HEADER_ADVICE} --columns" if rows is not None and rows.has_row_as_header() else ""
@@ -468,6 +486,7 @@ def _read_chunks(path: Path, kind: str, layout: Layout, json_columns: Sequence[s
 
 
 def _count_characters(cells: Sequence[str]) -> int:
+    """Return the number of characters of all fields of a row."""
     return sum(map(len, cells))
 
 
@@ -485,6 +504,7 @@ def _group_rows(rows: Iterable[Any], size_of: Callable[[Any], int]) -> Iterator[
 
 
 def _read_batches(path: Path, kind: str) -> Iterator[ArrowRows]:
+    """Yield the rows of a Parquet or Arrow file in chunks; a chunk without rows if there are none."""
     if is_packed(path):
         raise UnreadableFile(path, "is packed; unpack it")
     first_number = 1
@@ -500,6 +520,12 @@ def _read_batches(path: Path, kind: str) -> Iterator[ArrowRows]:
 
 @contextlib.contextmanager
 def _open_batches(path: Path, kind: str) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]:
+    """Open a file in the ``with`` block, and yield its schema and its record batches.
+
+    Args:
+        path: the file.
+        kind: ``parquet``; otherwise the file is an Arrow stream or an Arrow file.
+    """
     if kind == "parquet":
         with pq.ParquetFile(path) as file:
             yield file.schema_arrow, file.iter_batches(CHUNK_ROWS)

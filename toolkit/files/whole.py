@@ -98,6 +98,14 @@ def write_folder(
 def _write_folder(
     target: Path, fill: Callable[[Path], None], *, writes_manifest: bool, replaces_existing: bool
 ) -> None:
+    """Write a folder under a temporary name, flush it to the disk, and rename it to its target.
+
+    Args:
+        target: path of the folder.
+        fill: function that writes the files, given the temporary folder.
+        writes_manifest: whether a list of the files' SHA-256 digests is added.
+        replaces_existing: whether an existing folder is replaced.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(
         tempfile.mkdtemp(prefix=f"{find_unfinished_prefix(target.parent)}{target.name}-", dir=target.parent)

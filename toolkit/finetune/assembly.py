@@ -255,6 +255,7 @@ def reference_python(recipe: Recipe) -> str | None:
 
 
 def _reference_from_environment() -> str | None:
+    """Return the Python of the reference that the environment variable names, or None if it is not set."""
     from toolkit.parity import reference_interpreter
 
     if not (interpreter := os.environ.get(REFERENCE_PYTHON)):

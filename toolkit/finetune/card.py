@@ -234,6 +234,7 @@ def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
 
 
 def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
+    """Return the model card's paragraph about the model: family, task, size and initial weights."""
     start = f"starting from {markdown_code(recipe.model.weights)}" if recipe.model.weights else "from new weights"
     start += _commit(recipe, "model")
     title = families.family(recipe.model.name).title
@@ -250,6 +251,12 @@ def _commit(recipe: Recipe, section: str) -> str:
 
 
 def _results(results: dict[str, Any], lower_is_better: Mapping[str, bool]) -> str:
+    """Return the model card's table of metrics, and sentences on the best step, baselines and calibration.
+
+    Args:
+        results: content of ``metrics.json``.
+        lower_is_better: whether a lower value of a metric is better, by metric.
+    """
     splits = [name for name in ("validation", "test") if name in results]
     names = list(dict.fromkeys(name for split_name in splits for name in results[split_name]))
     lines = [f"| split | {' | '.join(map(markdown, names))} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
@@ -283,6 +290,14 @@ def _metric(name: str, numbers: Mapping[str, float | None]) -> str:
 
 
 def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, results: dict[str, Any]) -> str:
+    """Return the model card's paragraph about the data and the labels.
+
+    Args:
+        recipe: recipe of the run.
+        task: description of the task.
+        label_names: names of the labels, in the order of the ids; None if the task has none.
+        results: content of ``metrics.json``.
+    """
     files = [Path(path).name for path in recipe.data.paths]
     file_names = f" ({', '.join(map(markdown, files))})" if files else ""
     sizes = ", ".join(f"{count} {name}" for name, count in results["examples"].items())
@@ -340,6 +355,7 @@ def _model(folder: Path) -> str:
 
 
 def _figure(value: float | None) -> str:
+    """Return a number with four decimals, or ``not finite`` for None."""
     return "not finite" if value is None else f"{value:.4f}"
 
 
@@ -355,6 +371,13 @@ def describe_early_end(training_facts: Mapping[str, Any]) -> str:
 
 
 def _training(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
+    """Return the model card's paragraph about the training: steps, optimizer, seed and duration.
+
+    Args:
+        recipe: recipe of the run.
+        task: description of the task.
+        results: content of ``metrics.json``.
+    """
     train, training_facts = recipe.train, results["training"]
     batch = train.batch_size * train.gradient_accumulation_steps
     weights_note = " The loss that trained weighs labels (`class_weights` in `metrics.json`); the losses above do not."

@@ -88,6 +88,14 @@ def assemble_again(recipe: Recipe, folder: Path, console: Console) -> AssembledR
 
 
 def _finish(recipe: Recipe, folder: Path, checkpoint_dir: Path, console: Console) -> dict[str, Any]:
+    """Finish a run at a checkpoint: measure and save the best weights, and return the results.
+
+    Args:
+        recipe: recipe of the run.
+        folder: run folder.
+        checkpoint_dir: folder of the checkpoint.
+        console: console for progress.
+    """
     job = assemble_again(recipe, folder, console)
     state = checkpoint.read_state(checkpoint_dir)
     model = load_model(recipe, job)

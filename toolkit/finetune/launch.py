@@ -254,6 +254,7 @@ def _exit_status(statuses: Mapping[int, int], size: int, logs: Path) -> int:
 
 
 def _log(logs: Path, number: int) -> Path:
+    """Return the path of the log file of the process with this number."""
     return logs / f"rank-{number}.log"
 
 

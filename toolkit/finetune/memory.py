@@ -200,6 +200,7 @@ def unfit_here(recipe: Recipe) -> list[str]:
 
 
 def _swap() -> str:
+    """Return the amount of swap memory as words that follow the amount of memory."""
     return f" and {format_bytes(swap)} of swap" if (swap := swap_memory()) else " and no swap"
 
 

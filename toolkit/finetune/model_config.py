@@ -163,6 +163,13 @@ def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
 
 
 def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
+    """Return the reason why the model does not fit the memory, or None if it fits.
+
+    Args:
+        recipe: recipe of the run.
+        keys: keys of the model configuration.
+        on_gpu: whether the model is trained on a GPU, so that the main memory only holds the weights.
+    """
     # Without gradients and moments there are only the weights, once as read and once in the model.
     trained_bytes = WEIGHT_BYTES + GRADIENT_BYTES + MOMENT_BYTES[recipe.train.optimizer]
     texts, each = (0, WEIGHT_BYTES) if on_gpu else (1, 2 * WEIGHT_BYTES if recipe.train.lora else trained_bytes)
@@ -244,6 +251,7 @@ def _check_direction(recipe: Recipe, config: Mapping[str, Any]) -> None:
 
 
 def _check_keys(recipe: Recipe, keys: Mapping[str, Any]) -> None:
+    """Check that each key of ``model.config`` is a key of the family that a recipe may set."""
     schema = families.part(recipe.model.name, "schema")
     for key in keys:
         if key in FROM_THE_DATA:
@@ -253,6 +261,7 @@ def _check_keys(recipe: Recipe, keys: Mapping[str, Any]) -> None:
 
 
 def _resolve_config(recipe: Recipe, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the complete configuration; an error names the recipe's key, or the checkpoint if it holds the value."""
     schema = families.part(recipe.model.name, "schema")
     try:
         return schema.resolve(keys)
@@ -292,6 +301,12 @@ def _local_checkpoint_keys(recipe: Recipe) -> dict[str, Any] | None:
 
 
 def _read(recipe: Recipe, path: Path) -> dict[str, Any]:
+    """Return the configuration of a checkpoint, which must be of the recipe's model family.
+
+    Args:
+        recipe: recipe of the run, for errors.
+        path: path of the checkpoint's ``config.json``.
+    """
     try:
         keys = read_object(path)
     except FileNotFoundError:

@@ -110,6 +110,7 @@ def _gate_digest(recipe: Recipe, job: AssembledRun, folder: Path, device: str, p
 
 
 def _gate_files() -> tuple[str, ...]:
+    """Return the names of the files that the parity gate leaves in a run folder."""
     from toolkit.parity import CONSTANTS
 
     return ("parity.json", CONSTANTS)

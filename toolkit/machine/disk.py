@@ -122,6 +122,7 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def _describe_space(folder: Path, file_bytes: int | None) -> str:
+    """Return the free space of a folder's disk in words, and the size of the file if it is known."""
     free_space = (
         f"{format_bytes(shutil.disk_usage(folder).free)} are free" if folder.is_dir() else "nothing is known to be free"
     )

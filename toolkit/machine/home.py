@@ -70,5 +70,6 @@ def expand_user_home(path: str) -> str:
 
 
 def _is_writable_home(home: Path) -> bool:
+    """Return whether a home folder, and the folders in it that programs write to, can be written."""
     existing_folders = [home / name for name in WRITTEN_FOLDERS if os.path.lexists(home / name)]
     return all(find_write_obstacle(folder) is None for folder in (home, *existing_folders))

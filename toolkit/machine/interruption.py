@@ -169,6 +169,7 @@ def hold_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _set_raising(*, raises: bool) -> Iterator[None]:
+    """Set whether a signal raises an exception in the ``with`` block, and restore the former setting."""
     raised_before, _state.raises = _state.raises, raises
     try:
         yield

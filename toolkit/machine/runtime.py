@@ -64,6 +64,7 @@ def configured_cache_folder() -> Path:
 
 @functools.cache
 def _usable_cache(folder: Path) -> Path:
+    """Return the cache folder, or a temporary folder if it cannot be written or its disk is full."""
     obstacle = find_write_obstacle(folder) or describe_missing_space(folder, MIN_CACHE_BYTES)
     if obstacle is None:
         return folder

@@ -82,6 +82,12 @@ def kill_group(leader: int) -> None:
 
 @contextlib.contextmanager
 def _register_with_janitor(kind: str, identifier: str | int) -> Iterator[None]:
+    """Let the janitor clean up after the ``with`` block if this process is killed in it.
+
+    Args:
+        kind: kind of the object that is cleaned up.
+        identifier: path or process id of the object.
+    """
     _notify_janitor("+", kind, identifier)
     try:
         yield
@@ -90,6 +96,11 @@ def _register_with_janitor(kind: str, identifier: str | int) -> Iterator[None]:
 
 
 def _notify_janitor(*message_parts: str | int) -> None:
+    """Send a message to the janitor process, and start the process if it does not run yet.
+
+    Args:
+        message_parts: ``+`` or ``-``, the kind of the object, and its identifier.
+    """
     try:
         pipe = _start_janitor().stdin
     except PermissionError:  # this user may not start Python, so the janitor is missing
@@ -102,6 +113,7 @@ def _notify_janitor(*message_parts: str | int) -> None:
 
 @functools.cache
 def _start_janitor() -> subprocess.Popen:
+    """Start the janitor process, which reads messages from its standard input."""
     # -I, -S: import no files of the current folder, the user or the installed packages.
     command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
     with interruption.hold_signals(), interruption.block_signals():

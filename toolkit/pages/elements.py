@@ -45,6 +45,7 @@ class Section:
 
 @cache
 def _environment() -> Environment:
+    """Return the Jinja environment of the pages, which escapes values and rejects undefined names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -59,6 +60,7 @@ def _environment() -> Environment:
 
 
 def _to_writable(value: object) -> object:
+    """Return a value for a page: control characters of plain text become visible, and None becomes empty."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return visible(value)
     return "" if value is None else value

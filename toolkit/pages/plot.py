@@ -232,6 +232,15 @@ def draw_lines(
 
 
 def _draw_curve(axes: Axes, points: Points, color: str, dashes: Sequence[float], is_noisy: bool) -> None:
+    """Draw a line through points; a long noisy line is pale, with its moving average on top.
+
+    Args:
+        axes: axes of the chart.
+        points: pairs (x, y).
+        color: key of :data:`COLORS`.
+        dashes: lengths of dashes and gaps; empty for a solid line.
+        is_noisy: whether a moving average is drawn.
+    """
     x, y = np.array(points, dtype=np.float64).T
     style: dict[str, Any] = {"color": COLORS[color], "dashes": dashes or (None, None), "gid": f"class:curve-{color}"}
     is_smoothed = is_noisy and len(points) >= MIN_SMOOTHED
@@ -268,5 +277,6 @@ def _hover_areas(curves: Sequence[tuple[str, Points]], farthest: float, x_name: 
 
 
 def _nearest_point(points: Points, start: float, end: float, x_value: float) -> tuple[float, float] | None:
+    """Return the point between ``start`` and ``end`` whose x is nearest to ``x_value``, or None."""
     inside = [point for point in points if start <= point[0] <= end]
     return min(inside, key=lambda point: abs(point[0] - x_value), default=None)

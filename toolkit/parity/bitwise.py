@@ -77,6 +77,7 @@ class Bitwise:
 
     @property
     def exit_status(self) -> int:
+        """Exit status of the command: 0 if all tensors are equal bit by bit, otherwise 1."""
         return 0 if self.is_exact else 1
 
     def count_equal(self) -> int:
@@ -126,6 +127,7 @@ class Bitwise:
 
 
 def _describe_difference(tensor: BitDifference) -> str:
+    """Return in words how many elements of a tensor differ, and by how much."""
     if tensor.problem is not None:
         return tensor.problem
     size = "NaN among them" if tensor.units == ulp.NAN_DISTANCE else f"by at most {tensor.units} units"

@@ -37,6 +37,7 @@ class RecordedDtype(click.Choice):
         super().__init__(["float64", "float32", "both"])
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the dtype, and reject bfloat16, whose results a recorded reference does not contain."""
         if value in ("bfloat16", "all"):
             from toolkit.errors import UserError
             from toolkit.parity.bundle.bundle import NOT_RECORDED

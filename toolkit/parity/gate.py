@@ -263,6 +263,13 @@ def without_bfloat16(request: GateRequest) -> GateRequest:
 
 
 def _write_report(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) -> None:
+    """Write the report's files: ``parity.json``, the JUnit file, the page, and the constants if there are any.
+
+    Args:
+        report: result of the gate.
+        folder: folder for the files.
+        constants: constants of the reference, by name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if constants:
         files.write_tensors(folder / CONSTANTS, constants)
@@ -366,4 +373,5 @@ def _measure_recorded(recording: Recording, request: GateRequest, console: Conso
 
 
 def _read_constants(job: Path) -> dict[str, np.ndarray]:
+    """Return the constants that the reference has written into a job's folder, by name."""
     return files.read_tensors(job / "reference" / "constants.safetensors")

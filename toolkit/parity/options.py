@@ -200,6 +200,7 @@ def _find_tokenizer(model: str, folder: Path, max_length: int, option: str) -> T
 
 
 def _resolve_head(model: str, head: str | None) -> str:
+    """Return the head that the user chose, or the default head of the model family."""
     heads = part(model, "weights").HEADS
     if head not in (None, *heads):
         raise UserError(f"--head {head}: {model} has {', '.join(heads)}")

@@ -150,5 +150,6 @@ def _check_streaming(recipe: Recipe) -> None:
 
 
 def _join_with_or(names: Iterable[str]) -> str:
+    """Return names as words, such as ``a, b or c``."""
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last

@@ -80,6 +80,7 @@ def new_file(path: Path) -> Path:
 
 
 def _read_description(path: Path) -> RecipeFile:
+    """Return a shipped recipe's name and the description in its first comment."""
     match = DESCRIPTION.search(path.read_text(encoding="utf-8"))
     if match is None:
         raise UserError(f"{path}: its first comment should say '# Does: ...' and '# Needs: ...'")

@@ -139,6 +139,7 @@ def parse_mapping(text: str, name: str) -> dict[str, Any]:
 
 
 def _parse_mapping(text: str, source: Source) -> dict[str, Any]:
+    """Return the keys and values of a recipe's text, and record the line of each key in ``source``."""
     values = _parse(text, source)
     source.lines.setdefault((), 1)
     if not isinstance(values, dict):
@@ -219,6 +220,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Return the YAML node of a text, in quotes if it would be read as another type."""
     plain = len(text) <= MAX_DIGITS and isinstance(_scalar(text), str)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
 
@@ -227,6 +229,12 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _parse(text: str, source: Source) -> Any:
+    """Return the value of a YAML text, and reject anchors, aliases and deep nesting.
+
+    Args:
+        text: text to parse.
+        source: name of the text for errors; it records the line of each key.
+    """
     _check_size(text, source)
     line = 1
     try:
@@ -307,6 +315,13 @@ def _node_value(node: yaml.Node, path: KeyPath, source: Source) -> Any:
 
 
 def _checked_scalar(node: yaml.ScalarNode, path: KeyPath, source: Source) -> Any:
+    """Return the value of a YAML scalar, which is a text if it is quoted.
+
+    Args:
+        node: the scalar.
+        path: keys that lead to it, for errors.
+        source: name and lines of the text, for errors.
+    """
     text = node.value
     if node.style is None and len(text) > MAX_DIGITS and (_INT.fullmatch(text) or _FLOAT.fullmatch(text)):
         raise source.error(path, f"a number of {len(text)} digits is not read")
@@ -358,6 +373,7 @@ def _apply_override(values: dict[str, Any], override: str, source: Source) -> No
 
 
 def _describe_kind(value: Any) -> str:
+    """Return the type of a value in words, such as ``a list``."""
     if isinstance(value, list):
         return "a list"
     return "a mapping" if isinstance(value, dict) else f"the value {quote_value(value)}"

@@ -90,6 +90,7 @@ def _generator_to_json(state: Any) -> list[Any]:
 
 
 def _generator_from_json(values: list[Any]) -> Any:
+    """Return the state of a random generator of Paddle that was stored as (device, seed, offset, engine)."""
     import paddle
 
     device, seed, offset, engine = values
@@ -366,6 +367,7 @@ class Checkpoints:
 
 
 def _best_step(checkpoint: Path) -> int | None:
+    """Return the step of the best weights that a checkpoint records; None if it is damaged or records none."""
     with suppress(DamagedFolderError):
         return read_state(checkpoint).get("best_step")
     return None

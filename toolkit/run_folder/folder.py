@@ -107,6 +107,12 @@ def amending(folder: Path, patience: float = PATIENCE_SECONDS) -> Iterator[None]
 
 @contextlib.contextmanager
 def _holding_lock(folder: Path, patience: float) -> Iterator[None]:
+    """Hold the lock of a run folder in the ``with`` block, and remove the lock file at its end.
+
+    Args:
+        folder: run folder.
+        patience: time to wait for another process, in seconds.
+    """
     lock = FileLock(folder / LOCK)
     with lock.acquire(timeout=patience):
         try:

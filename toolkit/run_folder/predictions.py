@@ -57,6 +57,7 @@ def read_predictions(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _format_cell(value: Any) -> Any:
+    """Return a value for a cell of the predictions file: numbers with six digits, texts without null characters."""
     if isinstance(value, float):
         return f"{value:.6g}"
     return value.replace("\0", "\\x00") if isinstance(value, str) else value

@@ -115,6 +115,7 @@ class MetricsFile:
         return False
 
     def _write_table(self, rows: list[dict[str, Any]]) -> None:
+        """Write rows of metrics as a csv file."""
         table = io.StringIO(newline="")
         writer = csv.DictWriter(table, self._columns)
         writer.writeheader()
@@ -215,6 +216,7 @@ def _read_lines(path: Path) -> list[bytes]:
 
 
 def _parse_row(line: bytes) -> dict[str, Any] | None:
+    """Return the row of metrics in a line of the metrics file, or None if the line is damaged."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -223,6 +225,7 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
 
 
 def _describe_lines(numbers: list[int]) -> str:
+    """Return words for damaged lines of the metrics file, given their numbers."""
     if len(numbers) == 1:
         return f"line {numbers[0]} is no row of metrics"
     return f"{len(numbers)} lines, the first of them {numbers[0]}, are no rows of metrics"

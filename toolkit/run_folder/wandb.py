@@ -140,6 +140,7 @@ class WandbRun:
 
     @contextlib.contextmanager
     def _continuing_after_errors(self) -> Iterator[None]:
+        """Turn an error of wandb in the ``with`` block into a warning, and stop to send metrics."""
         try:
             yield
         except Exception as error:
@@ -168,6 +169,7 @@ def gate_summary(folder: Path) -> dict[str, Any]:
 
 
 def _start_run(folder: Path, recipe: Recipe) -> Any:
+    """Start wandb's run of a run folder, or continue it, and return wandb's object."""
     wandb = _wandb()
     run = wandb.init(
         project=recipe.tracking.project or "toolkit",

@@ -66,6 +66,7 @@ def scores_of_labels(num_correct: np.ndarray, support: np.ndarray, num_predicted
 
 
 def _divide_counts(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
+    """Return the quotients of two arrays, element by element; 0 where a denominator is 0."""
     return np.divide(numerators, denominators, out=np.zeros(len(numerators)), where=denominators > 0)
 
 

@@ -17,6 +17,7 @@ class PathArgument(click.Path):
         super().__init__(path_type=path_type)
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """Return the path, and reject a text that cannot be the name of a file."""
         try:
             os.lstat(value)
         except ValueError:

@@ -26,4 +26,5 @@ class _OnlyProblems(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a log record is a warning or an error, other than known harmless messages of PaddleNLP."""
         return record.levelno >= logging.WARNING and not record.getMessage().startswith(PADDLENLP_MESSAGES)

@@ -35,6 +35,7 @@ def describe_trainer(trainer: Finetuner) -> dict[str, str]:
 
 
 def _fields(trainer: Finetuner) -> Iterator[tuple[str, str]]:
+    """Yield names and values of everything that determines the training: model, parameters, optimizer and schedule."""
     model, optimizer = trainer.model, trainer.optimizer
     yield from _describe_attributes("config", model.config.to_hf())
     yield "class_weights", "none" if model.class_weights is None else _format_value(model.class_weights.tolist())
@@ -71,12 +72,14 @@ def digest_step(model: Any, loss: Any) -> dict[str, str]:
 
 
 def _describe_attributes(prefix: str, attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name after ``prefix`` and the text of each attribute with a plain value."""
     for key, value in attributes.items():
         if _is_plain(value):
             yield f"{prefix}.{key}", _format_value(value)
 
 
 def _is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text, a dataclass or a sequence of these."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return isinstance(value, PLAIN_TYPES) or (is_dataclass(value) and not isinstance(value, type))

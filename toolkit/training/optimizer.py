@@ -40,6 +40,11 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
 
     @paddle.no_grad()
     def _dygraph_clip(self, params_grads: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Scale the gradients in place to at most the maximum norm of them all, and return the pairs.
+
+        Args:
+            params_grads: pairs of a parameter and its gradient.
+        """
         gradients = [grad for _, grad in params_grads if grad is not None]
         if not gradients:
             return params_grads
@@ -93,6 +98,7 @@ class AdamW(FreesGradients, paddle.optimizer.AdamW):
     def _apply_optimize(
         self, loss: Any, startup_program: Any, params_grads: list[tuple[Any, Any]], param_group_idx: int = 0
     ) -> Any:
+        """Update all parameters once; on the CPU a compiled loop clips and updates together."""
         clip = self._grad_clip
         has_supported_clip = clip is None or type(clip) is ClipGradByGlobalNorm
         if not (
@@ -152,12 +158,14 @@ class ComposedOptimizer(FreesGradients, paddle.optimizer.Optimizer):
         raise NotImplementedError
 
     def _create_accumulators(self, block: Any, parameters: list[Any]) -> None:
+        """Create the optimizer's state for each parameter."""
         for parameter in parameters:
             for name, shape in self.shapes(parameter).items():
                 self._add_accumulator(name, parameter, shape=shape)
 
     @paddle.no_grad()
     def _append_optimize_op(self, block: Any, param_and_grad: tuple[Any, Any]) -> None:
+        """Update one parameter by its gradient."""
         parameter, gradient = param_and_grad
         decay = self._weight_decay if self._apply_decay_param_fun(parameter.name) else 0.0
         state = [self._get_accumulator(name, parameter) for name in self.shapes(parameter)]
@@ -170,9 +178,11 @@ class SGD(ComposedOptimizer):
     momentum: float
 
     def shapes(self, parameter: Any) -> dict[str, list[int]]:
+        """Return the shape of the velocity, if there is momentum."""
         return {"moment1": parameter.shape} if self.momentum else {}
 
     def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
+        """Update a parameter and its velocity by SGD's rule."""
         step = gradient + decay * parameter if decay else gradient
         for velocity in state:
             step = velocity.scale_(self.momentum).add_(step)
@@ -186,9 +196,11 @@ class Lion(ComposedOptimizer):
     beta2: float
 
     def shapes(self, parameter: Any) -> dict[str, list[int]]:
+        """Return the shape of the moment."""
         return {"moment1": parameter.shape}
 
     def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
+        """Update a parameter and its moment by Lion's rule."""
         (moment,) = state
         direction = paddle.sign(self.beta1 * moment + (1 - self.beta1) * gradient)
         parameter.scale_(1 - rate * decay).subtract_(rate * direction)
@@ -203,11 +215,16 @@ class Adafactor(ComposedOptimizer):
     """
 
     def shapes(self, parameter: Any) -> dict[str, list[int]]:
+        """Return the shapes of the step count and of the second moment, by name.
+
+        For a matrix, the second moment is factored into one number for each row and one for each column.
+        """
         *leading_dims, rows, columns = parameter.shape if parameter.ndim > 1 else (1, 1)
         moments = {"row_moment": [*leading_dims, rows, 1], "column_moment": [*leading_dims, 1, columns]}
         return {"step": [1], **(moments if parameter.ndim > 1 else {"moment2": parameter.shape})}
 
     def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
+        """Update a parameter and its second moment by Adafactor's rule."""
         step, *moments = state
         step.add_(paddle.ones_like(step))
         share = paddle.pow(
@@ -238,6 +255,7 @@ class Adafactor(ComposedOptimizer):
 
 
 def _rms(value: Any) -> Any:
+    """Return the root mean square of a tensor."""
     return value.square().mean().sqrt()
 
 

@@ -128,6 +128,7 @@ def await_first() -> dict[str, Any]:
 
 
 def _store() -> Any:
+    """Return the key-value store through which the processes of a run communicate."""
     from paddle.base import core
 
     return core.create_or_get_global_tcp_store()
@@ -251,6 +252,7 @@ def wait_for_all() -> None:
 
 
 def _gather_tensors(tensor: Any) -> list[Any]:
+    """Return the tensors of all processes, in the order of their ranks."""
     import paddle
 
     tensors: list[Any] = []

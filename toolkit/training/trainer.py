@@ -325,6 +325,7 @@ class Finetuner(Trainer):
         return paddle.io.DataLoader(examples, batch_sampler=sampler, collate_fn=self.data_collator, num_workers=0)
 
     def _get_train_sampler(self) -> EpochPermutation:
+        """Return the sampler of the training examples, which is created once."""
         if not hasattr(self, "sampler"):
             self.sampler = EpochPermutation(
                 len(self.train_dataset),
@@ -381,6 +382,7 @@ class Finetuner(Trainer):
         return paddle.to_tensor(sums[0], dtype="float64")
 
     def _overdue(self) -> bool:
+        """Return whether the last checkpoint is too old."""
         return time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
 
     def requests(self) -> Requests:
@@ -494,6 +496,10 @@ class Finetuner(Trainer):
         return ranks.from_first(metrics) if self.shared else metrics
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Return the sampler of an evaluation set, whose longest examples come first.
+
+        If the processes share the evaluation, each gets every n-th batch.
+        """
         first, step = (process_rank(), num_processes()) if self.shared else (0, 1)
         counts = self.task.token_counts(eval_dataset)
         self._cut = counts is not None
@@ -539,6 +545,7 @@ class Finetuner(Trainer):
         """Do nothing: :class:`ScheduleCallback` records every step and every evaluation."""
 
     def _save_checkpoint(self, model: Any, metrics: dict[str, float] | None = None) -> None:
+        """Save a checkpoint with the weights, the optimizer, the random states of all processes and the progress."""
         if self.sharding:  # a run whose optimizer state is spread over the processes cannot be resumed
             return
         states = [json.loads(state) for state in ranks.gather(json.dumps(checkpoint.random_state()).encode())]
@@ -558,10 +565,15 @@ class Finetuner(Trainer):
         )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str | None = None) -> None:
+        """Load the weights of a checkpoint folder, unless it is None."""
         if resume_from_checkpoint:
             checkpoint.load_weights(self.model, Path(resume_from_checkpoint))
 
     def _load_optimizer_and_scheduler(self, resume_from: str | None) -> None:
+        """Load the optimizer's state and the schedule of a checkpoint folder.
+
+        For None, only the optimizer's state of an earlier run is loaded, if the recipe names one.
+        """
         if resume_from:
             schedule = checkpoint.read_state(Path(resume_from))["schedule"]
             checkpoint.load_optimizer(self.optimizer, self.model, Path(resume_from), schedule)
@@ -643,6 +655,7 @@ class ScheduleCallback(TrainerCallback):
         self.trainer.saved_at = time.monotonic()
 
     def _count_seconds(self) -> None:
+        """Add the time since the last call to the duration of the training."""
         now = time.monotonic()
         self.trainer.seconds += now - self.trainer.counted_at
         self.trainer.counted_at = now

@@ -31,6 +31,7 @@ class Counts(click.ParamType):
     name = "N,N,..."
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> list[int]:
+        """Return the sorted distinct numbers of a list such as ``256,512,1024``."""
         parts = str(value).split(",")
         if not all(part.isdecimal() and 0 < int(part) < 2**31 for part in parts):
             self.fail(f"{value} is no list of whole numbers above 0, such as 256,512,1024.", parameter, context)

@@ -126,6 +126,7 @@ def title_of(duel: Duel) -> str:
 
 
 def _build_page(results: Results) -> str:
+    """Return the HTML page of the results: a table of each workload, the gate, the curves, and the machine."""
     sections = [
         Section(title_of(duel), [table(("", "port", _other_side(duel)), _page_rows(duel), class_="numbers")])
         for duel in results.works.values()
@@ -145,6 +146,7 @@ def _build_page(results: Results) -> str:
 
 
 def _other_side(duel: Duel) -> str:
+    """Return the name of the side that the port is compared with."""
     return next(side for side in duel.sides if side != OURS)
 
 
@@ -186,6 +188,15 @@ def _curve_section(name: str, duels: Sequence[Duel]) -> Section:
 
 
 def _curve(title: str, name: str, duels: Sequence[Duel], quantity: str) -> Markup | None:
+    """Return a line chart of both sides by a setting of the workload, or None if there is nothing to draw.
+
+    Args:
+        title: title of the chart.
+        name: attribute of the workload on the horizontal axis, such as ``length``.
+        duels: results of both sides, one for each value of the attribute.
+        quantity: quantity on the vertical axis: ``seconds``, otherwise the memory in MB.
+    """
+
     def height(duel: Duel, side: str) -> float:
         measurements = duel.sides[side]
         return median(measurements.seconds) if quantity == "seconds" else measurements.memory / 1e6
@@ -197,6 +208,12 @@ def _curve(title: str, name: str, duels: Sequence[Duel], quantity: str) -> Marku
 
 
 def _curve_row(name: str, duel: Duel) -> tuple[str, ...]:
+    """Return a row of a curve's table: the setting, the seconds of both sides, and the ratios of time and memory.
+
+    Args:
+        name: attribute of the workload that varies.
+        duel: results of both sides at one value of the attribute.
+    """
     ours, theirs = duel.sides.values()
     return (
         f"{getattr(duel.workload, name):,}",

@@ -71,6 +71,7 @@ def _show_status() -> contextlib.AbstractContextManager:
 
 
 def _print_findings(findings: list[Finding]) -> None:
+    """Print the findings as a table with a summary; without the package rich, print a line for each."""
     try:
         from rich.table import Table
         from rich.text import Text
@@ -94,4 +95,5 @@ def _print_findings(findings: list[Finding]) -> None:
 
 
 def _plural(count: int, word: str) -> str:
+    """Return a count with its noun, such as ``no faults``, ``1 fault`` or ``2 faults``."""
     return f"{count or 'no'} {word}{'' if count == 1 else 's'}"

@@ -62,6 +62,14 @@ def check_disk() -> Iterator[Finding]:
 
 
 def _check_folder(name: str, path: Path, remedy: str, needed_bytes: float) -> Finding:
+    """Check that a folder can be written, and that its disk has enough free space.
+
+    Args:
+        name: purpose of the folder, for the message.
+        path: path of the folder, which need not exist.
+        remedy: advice if the check fails.
+        needed_bytes: free space that is enough, in bytes; less is a warning, and very little is a fault.
+    """
     from toolkit.machine.disk import find_write_obstacle, format_bytes
     from toolkit.machine.runtime import MIN_CACHE_BYTES
 

@@ -180,8 +180,15 @@ def compare_logits(port: PortLogits, exported_outputs: Sequence[Sequence[np.ndar
     return Difference(texts=int(keep_mask.sum()), left_out=int((~keep_mask).sum()), **largest)
 
 
-def _compare_output(float32: np.ndarray, float64: np.ndarray, port_output: np.ndarray) -> dict[str, float]:
-    (rms, max_difference), scale = _rms_and_max(port_output - float32), _rms_and_max(float64)
+def _compare_output(float32: np.ndarray, float64: np.ndarray, exported_logits: np.ndarray) -> dict[str, float]:
+    """Return the RMS and maximum difference between exported and own float32 logits, with the bound of each.
+
+    Args:
+        float32: logits of the port in float32.
+        float64: logits of the port in float64, whose difference from float32 determines the bounds.
+        exported_logits: logits of the exported model.
+    """
+    (rms, max_difference), scale = _rms_and_max(exported_logits - float32), _rms_and_max(float64)
     rms_bound, max_bound = float32_bounds(_rms_and_max(float32 - float64), scale)
     return {"rms": rms, "rms_bound": rms_bound, "max": max_difference, "max_bound": max_bound, "logits_rms": scale[0]}
 
@@ -192,4 +199,8 @@ def _rms_and_max(values: np.ndarray) -> tuple[float, float]:
 
 
 def _bound_ratio(value: float, bound: float) -> float:
+    """Return an error divided by its bound.
+
+    The result is infinity for an error of NaN. For a bound of 0 it is 1 if there is an error, otherwise 0.
+    """
     return float("inf") if np.isnan(value) else value / bound if bound else float(value > 0)

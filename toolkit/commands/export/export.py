@@ -196,6 +196,14 @@ def _calibration(run: Run, format_name: str) -> dict[str, float]:
 
 
 def _print_difference(console: Console, target: Path, difference: Difference, source: str) -> None:
+    """Print by how much the exported logits differ from the port's logits.
+
+    Args:
+        console: console to print on.
+        target: folder or file of the export.
+        difference: measured differences and their bounds.
+        source: name of the texts' source, such as a split.
+    """
     verdict = "within" if difference.is_within_bounds else "BEYOND"
     left_out = f" ({difference.left_out} left out: rounding decides about an LSH bucket)" if difference.left_out else ""
     max_error = f"{difference.max:.1e} (bound {difference.max_bound:.1e})"
@@ -211,6 +219,12 @@ def _print_difference(console: Console, target: Path, difference: Difference, so
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
+    """Check that an export can be written to ``target``.
+
+    Args:
+        target: folder of the export.
+        overwrite: whether an existing export may be replaced.
+    """
     if obstacle := find_write_obstacle(target.absolute().parent):
         raise UserError(f"--output {target}: {target.absolute().parent}: {obstacle}")
     if not os.path.lexists(target):
@@ -261,6 +275,7 @@ def _folders_beside(target: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _move_to_target(export_dir: Path, target: Path, scratch: Path) -> None:
+    """Move the finished export to its target, and move an existing export into the scratch folder first."""
     if target.exists():
         move_to_free_name(target, scratch / "replaced")
     move_to_free_name(export_dir, target)

@@ -93,6 +93,7 @@ def output_names(folder: Path) -> list[str]:
 
 
 def _session(folder: Path) -> Any:
+    """Return an ONNX Runtime session on the CPU for the model in a folder."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -20,6 +20,7 @@ class RecordingGenerator(randomness.Generator):
         self.drawn: list[paddle.Tensor] = []
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
+        """Return standard normal numbers as the base class does, and record them."""
         self.drawn.append(super().normal(shape, dtype, seed))
         return self.drawn[-1]
 
@@ -35,9 +36,11 @@ class ConstantGenerator(randomness.Generator):
         self._left: Iterator[paddle.Tensor] = iter(rotations)
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
+        """Return the next recorded tensor in the given dtype; shape and seed are not used."""
         return next(self._left).astype(dtype)
 
     def state(self) -> object:
+        """Return None, since nothing is drawn."""
         return None
 
     def restore(self, state: object) -> None:

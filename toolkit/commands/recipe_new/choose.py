@@ -224,6 +224,7 @@ def choose_steps(examples: int, length: int, budget: int = TOKEN_BUDGET, max_epo
 
 
 def _choose_batch_size(examples: int, length: int) -> int:
+    """Return the batch size for a number of training examples and a maximum length in tokens."""
     batch = 32 if length <= 128 else 16 if length <= 512 else 8
     return 8 if examples < 300 else min(batch, 16) if examples < 1500 else batch
 

@@ -323,6 +323,7 @@ def _find_label(
 
 
 def _describe_odd_number(name: str, value: str) -> str:
+    """Return the reason why a column is not a column of numbers: its value that is not a number."""
     return f"{name} holds {value!r}, which is no number (1234.5 is one)"
 
 

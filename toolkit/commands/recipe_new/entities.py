@@ -43,6 +43,7 @@ def describe_entity_problem(data_files: DataFiles) -> str:
 
 
 def _first_rows(data_files: DataFiles) -> Any:
+    """Return the first :data:`JUDGED_ROWS` rows, with nested columns flattened."""
     assert data_files.rows is not None
     return flatten_columns(data_files.rows.select(range(min(JUDGED_ROWS, len(data_files.rows)))))
 
@@ -57,6 +58,7 @@ def _list_column_pairs(first_rows: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_list(value: Any) -> bool:
+    """Return whether a value is a list, or the text of a list."""
     return isinstance(parse_value(value) if isinstance(value, str) else value, list)
 
 
@@ -76,6 +78,13 @@ def read_tagged_texts(rows: Any, text: str, label: str) -> list[TaggedText]:
 
 
 def _read_all_tagged(rows: Any, text: str, label: str) -> list[TaggedText]:
+    """Return the tagged text of each row.
+
+    Args:
+        rows: rows to read.
+        text: column of the texts.
+        label: column of the entities or tags.
+    """
     return [read() for read in _make_readers(rows, text, label)]
 
 

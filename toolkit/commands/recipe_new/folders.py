@@ -34,6 +34,7 @@ def find_split_parts(path: Path) -> list[Path]:
 
 
 def _parts_pattern(path: Path) -> str:
+    """Return the glob pattern of all parts of a split, such as ``train-*-of-00003.parquet``, by one part's path."""
     return PART_NUMBER.sub(r"-*-of-\1", glob.escape(path.name))
 
 
@@ -103,6 +104,7 @@ def list_unused_saved(folder: Path, split_files: dict[str, list[Path]]) -> list[
 
 
 def _list_saved_files(folder: Path) -> list[Path]:
+    """Return the Arrow files of a split that the package datasets has saved in a folder; empty for another folder."""
     if not (folder / "state.json").is_file():
         return []
     return [path for path in list_visible(folder) if path.suffix == ".arrow"]

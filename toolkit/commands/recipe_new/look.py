@@ -150,6 +150,12 @@ def inspect_data(
 
 
 def _inspect_file(path: Path, options: LayoutOptions) -> DataFiles:
+    """Return the facts about the data of one file, and the splits of files next to it.
+
+    Args:
+        path: file named by the user.
+        options: options of the user about the layout.
+    """
     if not options.as_text and _is_conll(path):
         return _inspect_conll(path, options)
     kind = detect_kind(path, "text" if options.as_text else "unknown")
@@ -188,6 +194,12 @@ def _inspect_conll(path: Path, options: LayoutOptions) -> DataFiles:
 
 
 def _inspect_folder(folder: Path, options: LayoutOptions) -> DataFiles:
+    """Return the facts about the data in a folder: a saved data set, one table, text files, or a folder for each label.
+
+    Args:
+        folder: folder named by the user.
+        options: options of the user about the layout.
+    """
     if files := find_saved_splits(folder):
         data_files = _inspect_table("arrow", files, options)
         others = ", ".join(list_unused_saved(folder, files))
@@ -290,11 +302,18 @@ def _training_text(texts_by_code: dict[str, list[Path]], held_out: Sequence[Path
 
 
 def _read_whole(path: Path, encoding: str, newline: str | None = "") -> str:
+    """Return the whole text of a file."""
     with open_text(path, encoding, newline=newline) as file:
         return file.read()
 
 
 def _inspect_texts(files: dict[str, list[Path]], options: LayoutOptions) -> DataFiles:
+    """Return the facts about plain text files, which must share one encoding.
+
+    Args:
+        files: paths of the texts, by control code or label.
+        options: options of the user about the layout.
+    """
     data_files = DataFiles("text", files)
     first = next(iter(files.values()))[0]
     check_layout_options(options.layout, "text", first)
@@ -319,6 +338,13 @@ def _inspect_texts(files: dict[str, list[Path]], options: LayoutOptions) -> Data
 
 
 def _inspect_table(kind: str, files: dict[str, list[Path]], options: LayoutOptions) -> DataFiles:
+    """Return the facts about a table: encoding, delimiter, quote and columns.
+
+    Args:
+        kind: kind of the files, such as ``csv``.
+        files: paths of the files, by split.
+        options: options of the user about the layout.
+    """
     train = files["train"][0]
     data_files = DataFiles(kind, files)
     if (by_name := KIND_BY_ENDING.get(content_ending(train))) != kind:
@@ -405,6 +431,7 @@ def _find_encoding(data_files: DataFiles, path: Path, options: LayoutOptions) ->
 
 
 def _build_layout(data_files: DataFiles, path: Path) -> Layout:
+    """Return the layout of a csv file, with defaults for everything that was not found."""
     return Layout(
         data_files.delimiter or default_delimiter(path),
         encoding=data_files.encoding or "utf-8",

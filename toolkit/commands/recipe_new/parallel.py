@@ -72,6 +72,7 @@ def find_parallel(data: Path) -> dict[str, ParallelFiles]:
 
 
 def _pairs_in(folder: Path) -> list[ParallelFiles]:
+    """Return the pairs of a file of texts and a file of their labels, line by line, in a folder."""
     files = [
         path
         for path in list_visible(folder)
@@ -125,6 +126,7 @@ def _role_key(path: Path, role: re.Pattern[str]) -> str:
 
 
 def _find_split(path: Path) -> str | None:
+    """Return the split that a file's name contains as a word, or None."""
     names = {split_name: rf"(?<![a-z])({pattern})(?![a-z])" for split_name, pattern in SPLIT_NAMES.items()}
     return next(
         (split_name for split_name, pattern in names.items() if re.search(pattern, path.name, re.IGNORECASE)), None
@@ -132,6 +134,7 @@ def _find_split(path: Path) -> str | None:
 
 
 def _read_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file without their line breaks."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:

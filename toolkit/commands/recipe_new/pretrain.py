@@ -88,6 +88,14 @@ def inspect_unlabeled_texts(data_paths: Sequence[Path], text_columns: Sequence[s
 
 
 def _inspect_table(path: Path, data_files: DataFiles, text_columns: Sequence[str], weights: str) -> UnlabeledTexts:
+    """Return the facts about unlabeled texts of a table.
+
+    Args:
+        path: path that the user named.
+        data_files: facts about the table.
+        text_columns: columns of the texts that are preferred if they exist.
+        weights: pretrained weights for the recipe.
+    """
     rows = data_files.rows
     assert rows is not None
     sample = rows.select(spread_indices(len(rows)))

@@ -177,6 +177,7 @@ def _write_joined_tables(
 
 
 def _choose_task(data_files: DataFiles) -> str:
+    """Return the task that suits the data."""
     if find_entity_columns(data_files) is not None:
         return "token_classification"
     if data_files.kind == "text":
@@ -191,6 +192,7 @@ def _are_whole_works(data_files: DataFiles) -> bool:
 
 
 def _has_questions(data_files: DataFiles) -> bool:
+    """Return whether the table has columns of questions, contexts and answers."""
     return data_files.rows is not None and find_question_columns(data_files.rows) is not None
 
 

@@ -157,6 +157,7 @@ def _find_odd_number(values: Sequence[str], name: str) -> str | None:
 
 
 def _allows_problem(kind: str, problem: str | None) -> bool:
+    """Return whether the user's choice of the problem type, None for any, allows this type."""
     return problem in (None, kind)
 
 
@@ -178,6 +179,7 @@ def _read_values(rows: datasets.Dataset, name: str) -> list[Any]:
 
 
 def _format_value(value: Any) -> str:
+    """Return a label as text, with ``true`` and ``false`` for booleans."""
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
@@ -192,6 +194,7 @@ def _build_multi_label_target(
 
 
 def _count_values(values: Sequence[str]) -> dict[str, int]:
+    """Return the number of occurrences of each value, the most frequent value first."""
     return dict(Counter(values).most_common())
 
 

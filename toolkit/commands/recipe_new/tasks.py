@@ -236,6 +236,14 @@ def _others_lack_texts(data_files: DataFiles, texts: Sequence[str]) -> bool:
 def _format_columns(
     columns: Columns, target: Target, dropped_labels: list[str] | str | None, *, drops_texts: bool
 ) -> list[Line]:
+    """Return the lines of the recipe about the columns of a classification task.
+
+    Args:
+        columns: columns of the texts.
+        target: columns of the labels, and the facts about them.
+        dropped_labels: words that mean a missing label, whose rows are left out; None if no rows are.
+        drops_texts: whether rows without a text are left out.
+    """
     two, several = len(columns.texts) > 1, len(target.columns) > 1
     number = "" if target.problem == "regression" else f", of which there are {len(target.counts):,}"
     lines: list[Line] = [
@@ -419,6 +427,7 @@ def draft_language_modeling(data_files: DataFiles, source_name: str, write: Path
 
 
 def _format_head(task: str, comment: str) -> str:
+    """Return the first lines of a recipe: the task with a comment, and the seed."""
     seed = "seed: 42                        # seeds new weights, held-out rows, the order of the examples, dropout\n"
     return f"{f'task: {task}'.ljust(31)} # {comment}\n{seed}\n"
 
@@ -444,6 +453,7 @@ class _Sizes:
     pieces: int | None
 
     def config(self) -> list[Line]:
+        """Return the lines of the recipe about the model's configuration."""
         return families.part(self.family, "draft").config_lines(self.head, self.length, self.rows)
 
 
@@ -531,6 +541,11 @@ def _format_model(sizes: _Sizes, weights: str | None = None, changed_keys: Seque
 
 
 def _format_tokenizer(pieces: int | None) -> str:
+    """Return the section of the recipe about the tokenizer.
+
+    Args:
+        pieces: size of a SentencePiece vocabulary; None for a byte tokenizer.
+    """
     if pieces is None:
         lines: list[Line] = [("kind", "bytes", "UTF-8 bytes: there is little text; or sentencepiece, with vocab_size")]
     else:
@@ -542,6 +557,12 @@ def _format_tokenizer(pieces: int | None) -> str:
 
 
 def _format_files(data_files: DataFiles, write: PathWriter) -> list[Line]:
+    """Return the lines of the recipe about the data files and their layout.
+
+    Args:
+        data_files: facts about the files.
+        write: function that formats a path for the recipe.
+    """
     what = {"train": "to train on", "validation": "to choose the best checkpoint by", "test": "for the final figure"}
     files: list[Line] = [
         (split_name, format_files(paths, write), what[split_name]) for split_name, paths in data_files.files.items()
@@ -586,25 +607,35 @@ def _format_folders(data_files: DataFiles, write: PathWriter) -> list[Line]:
 
 
 def _format_encoding(data_files: DataFiles) -> list[Line]:
+    """Return the line of the recipe about the encoding; empty for UTF-8."""
     return [("encoding", data_files.encoding, "of the files; null: UTF-8")] if data_files.encoding else []
 
 
 def _format_share(share: float | None, how: str = "") -> list[Line]:
+    """Return the line of the recipe about the share of held-out validation rows; empty if none are held out.
+
+    Args:
+        share: share of the training rows; None if none are held out.
+        how: further words of the comment.
+    """
     if share is None:
         return []
     return [("validation_fraction", share, f"held out of train, to choose the best checkpoint by{how}")]
 
 
 def _sample_texts(rows: Any, column: str) -> list[str]:
+    """Return the texts of a column at rows that are spread over the whole table."""
     values = rows.select(spread_indices(len(rows))).select_columns([column])[:][column]
     return [str(value or "") for value in values]
 
 
 def _format_cut_share(share: float) -> str:
+    """Return the share of texts that are cut, in parentheses; empty for less than half a percent."""
     return f" ({share:.0%} of these)" if share >= 0.005 else ""
 
 
 def _format_bytes(size: int) -> str:
+    """Return a size in bytes as text in kB or MB."""
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
@@ -619,6 +650,13 @@ def _describe_target(target: Target) -> list[str]:
 
 
 def _describe_labels(label_counts: dict[str, int], rows: int, several: str = "") -> str:
+    """Return the number of labels and their frequencies in words.
+
+    Args:
+        label_counts: number of rows of each label.
+        rows: number of all rows.
+        several: words after the number of labels if a text may have several of them.
+    """
     many, (least, few) = max(label_counts.values()), min(label_counts.items(), key=lambda item: item[1])
     if len(label_counts) <= 6:
         frequencies = ", ".join(f"{name} {count / rows:.0%}" for name, count in label_counts.items())
@@ -629,6 +667,7 @@ def _describe_labels(label_counts: dict[str, int], rows: int, several: str = "")
 
 
 def _describe_numbers(target: Target) -> str:
+    """Return the range and the mean of a regression's numbers in words, with advice to scale large numbers."""
     values = np.repeat([float(value) for value in target.counts], list(target.counts.values()))
     large = float(np.abs(values).max())
     unit = f"; new weights learn small numbers: divide them by {10 ** (len(str(int(large))) - 1):,}, say"
@@ -637,6 +676,14 @@ def _describe_numbers(target: Target) -> str:
 
 
 def _describe_lengths(token_lengths: choose.TokenLengths, length: int, longer: float, treatment: str = "cut") -> str:
+    """Return the median and maximum length of the texts in words, and the chosen maximum length.
+
+    Args:
+        token_lengths: kind of tokens, and their number in each text.
+        length: chosen maximum length in tokens.
+        longer: share of the texts that are longer.
+        treatment: treatment of longer texts, such as ``cut``.
+    """
     kind = "bytes" if token_lengths.pieces is None else f"tokens (of {token_lengths.pieces:,} SentencePiece pieces)"
     middle, most = np.median(token_lengths.lengths), token_lengths.lengths.max()
     longer_note = f"; {longer:.0%} are longer and are {treatment}" if longer >= 0.005 else ""
@@ -644,6 +691,12 @@ def _describe_lengths(token_lengths: choose.TokenLengths, length: int, longer: f
 
 
 def _describe_validation(data_files: DataFiles, share: float | None) -> list[str]:
+    """Return notes on held-out rows and on a missing test split.
+
+    Args:
+        data_files: facts about the files.
+        share: share of the rows that are held out for validation; None if none are.
+    """
     held_out_note = (
         [] if share is None else [f"{share:.1%} of the rows are held out to validate on".replace(".0%", "%")]
     )

@@ -148,6 +148,7 @@ class Record:
         write_text(self.folder / FILE, dumps(self._content(), indent=1) + "\n")
 
     def _content(self) -> dict[str, Any]:
+        """Return the content of the record's JSON file: the recipe, the search space, the metric and the trials."""
         results = {
             "metric": self.metric,
             "best": self.best and self.best.name,
@@ -156,6 +157,7 @@ class Record:
         return {"recipe": self.recipe.to_yaml(), "over": self._over(), **results}
 
     def _over(self) -> str:
+        """Return the search space as the options ``--over`` state it."""
         return " ".join(f"{over.key}={over.values_text}" for over in self.space)
 
     @property
@@ -259,4 +261,5 @@ def describe_settings(settings: Mapping[str, Any]) -> str:
 
 
 def _format_value(value: Any) -> str:
+    """Return a setting's value as text."""
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

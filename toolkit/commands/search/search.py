@@ -200,6 +200,7 @@ class Search:
             bar.start()
 
     def _recipe_of(self, trial: Trial) -> Recipe:
+        """Return the recipe of a trial, whose run folder is within the search's folder."""
         recipe = load_trial(self.path, self.overrides, trial.settings)
         return recipe.with_values({"train.output_dir": str(self.record.folder / trial.name)})
 
@@ -211,6 +212,7 @@ class Search:
                 Checkpoints(run / CHECKPOINTS).remove()
 
     def _line(self, trial: Trial) -> str:
+        """Return the line about a trial: its name, metric, settings and state."""
         metric = "" if trial.value is None else f"  {self.record.metric} {format_number(trial.value)}"
         state = "best" if trial is self.record.best else trial.state
         return f"{trial.name}{metric}  {describe_settings(trial.settings)}  {state}{': ' * bool(trial.why)}{trial.why}"

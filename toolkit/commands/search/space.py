@@ -158,6 +158,7 @@ def value_of(recipe: Recipe, key: str) -> Any:
 
 
 def _config(recipe: Recipe) -> dict[str, Any]:
+    """Return the model configuration of a recipe, including defaults."""
     return {**families.part(recipe.model.name, "schema").DEFAULTS, **recipe.model.config}
 
 

@@ -81,6 +81,7 @@ def make_app(
 
 
 def _json_response(content: Any, status: int = 200) -> Response:
+    """Return an HTTP response with JSON content and a status code."""
     return Response(dumps(content) + "\n", status, HEADERS, "application/json")
 
 

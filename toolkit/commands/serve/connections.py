@@ -49,6 +49,7 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Register a new connection; if there are too many, close those that have waited longest for a request."""
         waiting = [
             connection
             for connection in self.connections
@@ -62,16 +63,19 @@ class Connection(H11Protocol):
         self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer for the next request when the connection ends."""
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Handle received bytes; after an answered request, start the timer for the next one."""
         is_answered = self.cycle is not None and self.cycle.response_complete
         if is_answered and self._closing is None:
             self._wait_for_headers()
         super().data_received(data)
 
     def handle_events(self) -> None:
+        """Handle parsed events of the connection; stop the timer when the headers of a request are complete."""
         previous_cycle = self.cycle
         super().handle_events()
         if self.cycle is not previous_cycle:  # the headers of a request are here
@@ -91,10 +95,12 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _wait_for_headers(self) -> None:
+        """Start the timer that closes the connection unless a request's headers arrive in time."""
         self.waits_since = self.loop.time()
         self._closing = self.loop.call_later(self.timeout, self.close)
 
     def _stop_waiting(self) -> None:
+        """Stop the timer for the headers, if it runs."""
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None

@@ -50,6 +50,7 @@ def make_service(run: Run) -> Service:
 
 
 def _not_blank(text: str) -> str:
+    """Return a text, and reject one that is empty or has only whitespace."""
     if not text.strip():
         raise PydanticCustomError("blank", "Input should be a text, and is blank")
     return text
@@ -69,6 +70,7 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     def model_post_init(self, validation_context: Any) -> None:
+        """Check that all lists of the request have the same length."""
         counts = {name: len(value) for name, value in self if isinstance(value, list)}
         if len(set(counts.values())) > 1:
             counts_text = " and ".join(f"{count} of {name}" for name, count in counts.items())

@@ -78,6 +78,8 @@ Maker = Callable[[Serve], Operation]
 # Each function ``_NAME(serve)`` below returns the replacement of the operation ``NAME`` of the port or of Paddle. The
 # replacement calls a kernel of the reference by ``serve``.
 def _linear(serve: Serve) -> Operation:
+    """Return a replacement of Linear's operation that asks the reference's kernel."""
+
     def linear(x, weight, bias=None, transposed=False):
         """Return x W + b (:func:`models.operations.ops.linear`) by the reference's kernel."""
         inputs = [x, weight] if bias is None else [x, weight, bias]
@@ -87,6 +89,8 @@ def _linear(serve: Serve) -> Operation:
 
 
 def _matmul(serve: Serve) -> Operation:
+    """Return a replacement of the matrix product that asks the reference's kernel."""
+
     def matmul(x, y, transpose_x=False, transpose_y=False, name=None):
         """Return a matrix product (:func:`paddle.matmul`) by the reference's kernel."""
         return serve("matmul", x, y, transpose_x=transpose_x, transpose_y=transpose_y)
@@ -123,6 +127,8 @@ def _softmax(serve: Serve) -> Operation:
 
 
 def _masked_softmax(serve: Serve) -> Operation:
+    """Return a replacement of the masked softmax that asks the reference's kernel."""
+
     def masked_softmax(scores, masks, with_normaliser=False):
         """Return the softmax of masked scores by the reference's kernel (:func:`models.operations.ops.masked_softmax`).
 
@@ -152,6 +158,8 @@ def _activation(kernel: str) -> Maker:
 
 # Return a function that makes the replacement of a reduction along an axis; ``kernel`` is ``sum`` or ``mean``.
 def _reduction(kernel: str) -> Maker:
+    """Return a maker of replacements of a sum or mean, given the name of the reference's kernel."""
+
     def make(serve: Serve) -> Operation:
         def reduce(x, axis=None, keepdim=False, **others):
             """Return the sum or mean along an axis by the reference's kernel."""
@@ -163,6 +171,8 @@ def _reduction(kernel: str) -> Maker:
 
 
 def _cross_entropy(serve: Serve) -> Operation:
+    """Return a replacement of the cross-entropy loss that asks the reference's kernel."""
+
     def cross_entropy(logits, labels, ignored=losses.IGNORED_LABEL):
         """Return the loss (:func:`models.operations.losses.cross_entropy`) by the reference's kernel."""
         return serve("cross_entropy", logits, rest=[labels.numpy()], ignored=ignored)
@@ -238,6 +248,8 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
 
 # Return a function that calls ``replacement`` if its first argument is float32, and ``original`` otherwise.
 def _for_float32(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls the replacement for float32 tensors, and the original for other tensors."""
+
     def dispatch(x, *arguments, **keywords):
         """Call the replacement or the original, by the dtype of the first argument."""
         return (replacement if x.dtype == paddle.float32 else original)(x, *arguments, **keywords)

@@ -153,15 +153,18 @@ class PortedFamily(Family):
         return part(self.name, "schema").resolve(config)
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the resolved configuration without the label mappings, which follow from ``num_labels``."""
         keys = self.resolve_config(config)
         for key in ("label2id", "id2label"):  # they follow from num_labels
             keys.pop(key, None)
         return keys
 
     def pad_token_id(self, config: Mapping[str, Any]) -> int | None:
+        """Return the id of the padding token in a configuration; None if there is none."""
         return self.resolve_config(config)["pad_token_id"]
 
     def is_large(self, config: Mapping[str, Any], head: str) -> bool:
+        """Return whether a model has too many parameters to be kept in memory several times."""
         return count_parameters(self.name, self.resolve_config(config), head) > MAX_PARAMETERS
 
     def chunk_length(self, config: Mapping[str, Any]) -> int:

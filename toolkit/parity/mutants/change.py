@@ -55,6 +55,7 @@ def _load_changed_pair(load: Callable[[Any], None], step: Any, parameter: str) -
 
 
 def _change_values(tensor: Any) -> None:
+    """Multiply each element of a parameter by 1 plus or minus :data:`CHANGE`, in place, with random signs."""
     values = tensor.numpy()
     signs = np.random.default_rng(0).choice([-1.0, 1.0], values.shape)
     tensor.set_value((values * (1 + CHANGE * signs)).astype(values.dtype))

@@ -99,6 +99,7 @@ def _nested_codes(code_object: CodeType) -> Iterator[CodeType]:
 
 @functools.lru_cache(maxsize=8)
 def _parse_module(source: str) -> ast.Module:
+    """Return the syntax tree of a source text; results are cached."""
     return ast.parse(source)
 
 

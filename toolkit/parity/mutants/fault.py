@@ -128,6 +128,13 @@ def _expand_group(group: dict[str, Any], inherited_keys: dict[str, Any]) -> Iter
 
 
 def _make_fault(prefix: str, kind: str, keys: dict[str, Any]) -> Mutant:
+    """Return the mutant that an entry of a YAML file describes.
+
+    Args:
+        prefix: text before the mutant's name.
+        kind: kind of the mutant.
+        keys: keys of the entry; those outside ``edits`` apply to all of its edits.
+    """
     common_keys = {key: keys.pop(key) for key in ("function", "removed", "added") if key in keys}
     edits = []
     for edit_keys in keys.pop("edits", [{}]):

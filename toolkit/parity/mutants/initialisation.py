@@ -55,6 +55,7 @@ def _seed_generator(value: np.ndarray) -> np.random.Generator:
 
 
 def _draw_uniform(value: np.ndarray) -> np.ndarray:
+    """Return uniform numbers with the standard deviation of an initial weight, instead of normal numbers."""
     return (_seed_generator(value).uniform(-1, 1, value.shape) * 3**0.5 * value.std()).astype(np.float32)
 
 
@@ -67,6 +68,7 @@ def _draw_truncated(value: np.ndarray) -> np.ndarray:
 
 
 def _shift_mean(value: np.ndarray) -> np.ndarray:
+    """Return an initial weight whose mean is shifted by a quarter of its standard deviation."""
     return value + np.float32(0.25) * value.std()
 
 

@@ -28,10 +28,12 @@ def _exchange_names(first: str, second: str) -> Callable[[str, np.ndarray], Name
 
 
 def _transpose_matrix(suffix: str) -> Callable[[str, np.ndarray], NamedTensor]:
+    """Return a function that transposes each loaded tensor whose name ends in ``suffix``."""
     return lambda name, value: (name, value.T if name.endswith(suffix) else value)
 
 
 def _round_to_float16(name: str, value: np.ndarray) -> NamedTensor:
+    """Return the name and the value of a loaded tensor after it is rounded to float16."""
     return name, value.astype(np.float16).astype(np.float32)
 
 

@@ -30,6 +30,15 @@ def _drop_digits(port: PortModules, value: Any) -> Any:
 
 
 def _replace_loop(name: str, port: PortModules) -> list[tuple[Any, str, Callable]]:
+    """Return the replacement of a compiled loop by one whose result loses digits.
+
+    Args:
+        name: name of the loop in the port's module of compiled loops.
+        port: modules of the port.
+
+    Returns:
+        A list of (module, attribute, new function).
+    """
     loop = getattr(port.compiled, name)
     return [(port.compiled, name, lambda *arguments: _drop_digits(port, loop(*arguments)))]
 
@@ -96,6 +105,12 @@ def load_code(loop: str, code: bytes) -> tuple[Any, int]:
 
 @functools.cache
 def _load_edited(loop: str, edits: tuple[SourceEdit, ...]) -> tuple[Any, int]:
+    """Compile a loop after its source is edited, and return the loaded code as :func:`load_code` does.
+
+    Args:
+        loop: name of the loop.
+        edits: edits of the loop's source.
+    """
     from models.operations import loop_code
 
     source = loop_code.find_loop_file(loop).read_text(encoding="utf-8")
@@ -115,6 +130,7 @@ def _use_edited_loop(loop: str, edits: tuple[SourceEdit, ...], port: PortModules
 
 
 def _edit_loop(function: str, removed_text: str, added_text: str) -> SourceEdit:
+    """Return the edit that replaces a text in a function of ``models.operations.loops``."""
     return SourceEdit(f"models.operations.loops:{function}", removed_text, added_text)
 
 

@@ -15,6 +15,7 @@ LOWEST = -3.3e38
 
 
 def _read_kind(kind: str) -> tuple[Mutant, ...]:
+    """Return the mutants of the YAML file of a kind, which is next to this module."""
     return read_faults(Path(__file__).with_name(f"{kind}.yaml"))
 
 

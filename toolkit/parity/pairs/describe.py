@@ -180,6 +180,7 @@ class Sides:
 
 
 def _of_any_layer(name: str) -> str:
+    """Return a name with each layer number replaced by ``*``: ``layers.0.weight`` -> ``layers.*.weight``."""
     return re.sub(r"\.\d+(?=\.)", ".*", name)
 
 

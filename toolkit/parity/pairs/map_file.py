@@ -67,6 +67,7 @@ def _format_pieces(pieces: Sequence[ParameterMatch], sides: Sides) -> str:
 
 
 def _quote_name(name: str) -> str:
+    """Return a name as YAML text, with quotes if it needs them."""
     return yaml.safe_dump(name, width=10**6).splitlines()[0]
 
 
@@ -110,6 +111,12 @@ def read_map(path: Path | None) -> MapFile:
 
 
 def _check_parameters(path: Path, names: Any) -> dict[str, list[str]]:
+    """Return the port's parameter names for each name of the reference in a map file.
+
+    Args:
+        path: the map file, for errors.
+        names: value of the key ``parameters``.
+    """
     if not isinstance(names, dict):
         raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
     names_of_port = {key: value if isinstance(value, list) else [value] for key, value in names.items()}
@@ -120,6 +127,12 @@ def _check_parameters(path: Path, names: Any) -> dict[str, list[str]]:
 
 
 def _check_layouts(path: Path, patterns: Any) -> dict[str, str | list[int]]:
+    """Return the order of axes for each name pattern in a map file.
+
+    Args:
+        path: the map file, for errors.
+        patterns: value of the key ``layouts``.
+    """
     for pattern, user_axes in patterns.items() if isinstance(patterns, dict) else [("layouts", patterns)]:
         is_axes = isinstance(user_axes, list) and sorted(map(str, user_axes)) == [
             str(axis) for axis in range(len(user_axes))
@@ -133,6 +146,12 @@ def _check_layouts(path: Path, patterns: Any) -> dict[str, str | list[int]]:
 
 
 def _known_differences(path: Path, patterns: Any) -> dict[str, KnownDifference]:
+    """Return the accepted difference for each name pattern in a map file.
+
+    Args:
+        path: the map file, for errors.
+        patterns: value of the key ``accept``.
+    """
     right = "write 'buffer:*.running_var': {why: Paddle keeps the biased variance, within: 1e-2}"
     differences = {}
     for pattern, difference in patterns.items() if isinstance(patterns, dict) else [("accept", patterns)]:

@@ -135,15 +135,24 @@ def _check_rows(matches: Sequence[ParameterMatch], port: Mapping[str, ParameterF
 def _unmatched_parameters(
     reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], matches: Sequence[ParameterMatch]
 ) -> tuple[list[ParameterFacts], list[ParameterFacts]]:
+    """Return the parameters of each side that occur in no match.
+
+    Args:
+        reference: parameters of the reference.
+        port: parameters of the port.
+        matches: matches that were found.
+    """
     theirs, ours = {match.reference for match in matches}, {match.port for match in matches}
     return [one for one in reference if one.name not in theirs], [one for one in port if one.name not in ours]
 
 
 def _make_match(theirs: ParameterFacts, ours: ParameterFacts, certain: bool) -> ParameterMatch:
+    """Return the match of a parameter of the reference with a parameter of the port."""
     return ParameterMatch(theirs.name, ours.name, theirs.transposed != ours.transposed, certain)
 
 
 def _may_match(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
+    """Return whether two parameters have the same shape, role and last part of the name."""
     same_role = theirs.role == ours.role or "other" in (theirs.role, ours.role)
     return theirs.shape == ours.shape and same_role and last_word(theirs.name) == last_word(ours.name)
 
@@ -225,6 +234,7 @@ def _count_crossed(
 
 
 def _name_cost(reference_name: str, port_name: str) -> float:
+    """Return the cost of matching two names: their distance, and an extra cost if they are spelled differently."""
     return name_distance(reference_name, port_name) + OTHER_SPELLING_COST * (
         not is_spelled_alike(reference_name, port_name)
     )
@@ -382,6 +392,7 @@ def _orders_of(
 
 
 def _is_in(path: str, module: str) -> bool:
+    """Return whether a module's path is ``module`` or is inside of it."""
     return path == module or path.startswith(f"{module}.")
 
 
@@ -455,6 +466,13 @@ def match_draws(
 def _pair_names(
     theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], places: Sequence[tuple[int, int]]
 ) -> dict[str, str]:
+    """Return the reference's name of each draw of the port, by the port's name.
+
+    Args:
+        theirs: draws of the reference.
+        ours: draws of the port.
+        places: pairs of an index in ``theirs`` and an index in ``ours``.
+    """
     return {ours[column].name: theirs[row].name for row, column in places}
 
 

@@ -125,15 +125,18 @@ def match_reshaped(reference: Sequence[ParameterFacts], port: Sequence[Parameter
 
 
 def _play_one_part(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
+    """Return whether two parameters may be the same kind of parameter, such as a weight."""
     leaves = {last_word(theirs.name), last_word(ours.name)}
     return len(leaves) == 1 or ("other" in (theirs.role, ours.role) and "weight" in leaves and "bias" not in leaves)
 
 
 def _without_unit_axes(parameter: ParameterFacts) -> list[int]:
+    """Return the shape of a parameter without its axes of length 1."""
     return [length for length in parameter.shape if length != 1]
 
 
 def _is_turned(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
+    """Return whether a matrix of a layer of unknown type has the other side's shape with its axes exchanged."""
     return "other" in (theirs.role, ours.role) and len(theirs.shape) == 2 and theirs.shape == ours.shape[::-1]
 
 

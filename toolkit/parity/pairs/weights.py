@@ -48,6 +48,15 @@ def make_weights(
 def _make_parameter(
     parameter: ParameterFacts, value: np.ndarray, randomized_value: np.ndarray, kind: str, seed: int
 ) -> np.ndarray:
+    """Return random values for a parameter, to test the port at weights other than the initial weights.
+
+    Args:
+        parameter: name, shape and role of the parameter.
+        value: initial value of the parameter.
+        randomized_value: value that is used for vectors other than gains, and whose spread matrices keep.
+        kind: kind of the weights, such as ``heavy-tailed`` or ``large-gains``.
+        seed: seed of the random numbers.
+    """
     draw = make_generator(seed, f"{kind}:{parameter.name}")
     normal = draw.standard_normal(value.shape, np.float32)
     if value.ndim < 2:

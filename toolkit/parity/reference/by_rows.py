@@ -90,10 +90,12 @@ class _Used(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: torch.Tensor, handed_on: _HandedOn) -> torch.Tensor:
+        """Return the matrix as a view, and keep the collected gradients for the backward."""
         ctx.handed_on = handed_on
         return matrix.view_as(matrix)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:
+        """Pass on the gradient of the whole matrix to the collected gradients."""
         ctx.handed_on.whole(gradient)
         return None, None

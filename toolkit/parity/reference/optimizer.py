@@ -112,6 +112,7 @@ class Lion(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:
+        """Update all parameters once by Lion's rule."""
         for group in self.param_groups:
             rate, decay, (beta1, beta2) = group["lr"], group["weight_decay"], group["betas"]
             for theta in (parameter for parameter in group["params"] if parameter.grad is not None):

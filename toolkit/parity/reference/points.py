@@ -149,11 +149,13 @@ class _Point(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, points, name):
+        """Return the value that replaces ``x`` at the point with this name."""
         ctx.points, ctx.name = points, name
         return points.replace(name, x)
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the value that replaces the gradient at the point."""
         return ctx.points.replace(f"gradient:{ctx.name}", grad), None, None
 
 
@@ -162,11 +164,13 @@ class _BackwardPoint(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, points, name):
+        """Return a copy of ``x``."""
         ctx.points, ctx.name = points, name
         return x.clone()
 
     @staticmethod
     def backward(ctx, grad):
+        """Return the value that replaces the gradient at the point."""
         return ctx.points.replace(f"gradient:{ctx.name}", grad), None, None
 
 

@@ -68,6 +68,7 @@ class Point:
 
     @property
     def layer(self) -> int | None:
+        """Index of the layer in the tensor's name; None for a tensor outside of layers."""
         match = LAYER.search(self.name)
         return int(match[1]) if match else None
 
@@ -81,6 +82,12 @@ def points_of(tensors: Iterable[Mapping[str, Any]]) -> list[Point]:
 
 
 def _build_point(name: str, by_dtype: Mapping[str, Mapping[str, Any]]) -> Point:
+    """Return the point of a tensor: its relative errors and bounds, and the dtypes that failed.
+
+    Args:
+        name: name of the tensor.
+        by_dtype: records of the tensor in ``parity.json``, by dtype.
+    """
     tensor = next(iter(by_dtype.values()))
     is_measured = tensor["noise"] is not None
     errors = {"r32": ratio(tensor["noise"], tensor["rms"])} if is_measured else {}

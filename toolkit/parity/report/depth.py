@@ -62,6 +62,7 @@ def depth_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _title(name: str) -> str:
+    """Return the words for a tensor on the depth axis, such as ``after layer 3``."""
     if layer := LAYER.search(name):
         return f"after layer {int(layer[1]) + 1}"
     return "after last norm" if name.endswith("norm") else name

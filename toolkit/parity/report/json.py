@@ -92,14 +92,17 @@ def with_infinities(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_floats(by_dtype: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
+    """Return numbers by dtype and name, with infinity for None."""
     return {dtype: {name: _as_float(value) for name, value in numbers.items()} for dtype, numbers in by_dtype.items()}
 
 
 def _as_float(value: float | None) -> float:
+    """Return a number, with infinity for None."""
     return math.inf if value is None else value
 
 
 def _headline_record(report: Report) -> dict[str, str]:
+    """Return the place and the message of the report's headline as keys of ``parity.json``."""
     place, message = report.headline()
     return {"place": place, "headline": message}
 
@@ -110,6 +113,7 @@ def _relative_errors(comparisons: Sequence[Comparison], dtype: str) -> dict[str,
 
 
 def _tensor_record(comparison: Comparison, reference: ReferenceResult) -> dict[str, Any]:
+    """Return the keys of ``parity.json`` about one tensor in one dtype."""
     theirs = reference.tensors[name_in_step(comparison.name)]
     name = TensorName.parse(comparison.name)
     return {

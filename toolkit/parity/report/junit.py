@@ -71,6 +71,7 @@ def _gate_suite(content: Mapping[str, Any]) -> Element:
 
 
 def _build_suite(name: str, cases: list[Element], properties: Element | None = None) -> Element:
+    """Return the element ``testsuite`` of JUnit with its cases and their counts."""
     failures, skips = (sum(case.find(tag) is not None for case in cases) for tag in ("failure", "skipped"))
     return element(
         "testsuite", properties, *cases, name=name, tests=len(cases), failures=failures, errors=0, skipped=skips
@@ -80,6 +81,16 @@ def _build_suite(name: str, cases: list[Element], properties: Element | None = N
 def _add_case(
     suites: Suites, content: Mapping[str, Any], verdict: str, dtype: str, name: str, outcome: Element | None
 ) -> None:
+    """Add a test case to the suite of its verdict and dtype.
+
+    Args:
+        suites: cases of each suite, changed in place.
+        content: content of ``parity.json``.
+        verdict: name of the verdict.
+        dtype: dtype of the run; empty for a verdict that has none.
+        name: name of the case, such as a tensor.
+        outcome: element ``failure`` or ``skipped``; None if the case passed.
+    """
     classname = ".".join(filter(None, ["parity", content["model"], verdict, dtype]))
     suites.setdefault((verdict, dtype), []).append(element("testcase", outcome, classname=classname, name=name))
 
@@ -116,6 +127,7 @@ def _tensor_outcome(
 
 
 def _describe_noise(tensor: Mapping[str, Any]) -> str:
+    """Return the rounding noise of a tensor relative to its size, as text."""
     noise = tensor.get("noise_bfloat16", tensor["noise"])
     return f"{noise / tensor['rms']:.1e}" if tensor["rms"] else "more than all"
 
@@ -130,4 +142,5 @@ def _take_finding(findings: list[dict[str, Any]], verdict: str, name: str, dtype
 
 
 def _build_failure(message: str | None, kind: str) -> Element | None:
+    """Return the element ``failure`` of JUnit, or None without a message."""
     return element("failure", message=message, type=kind) if message else None

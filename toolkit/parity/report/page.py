@@ -109,6 +109,7 @@ def build_page(content: Mapping[str, Any]) -> str:
 
 
 def _verdict(content: Mapping[str, Any]) -> str:
+    """Return the word for the result of the gate, by its exit status."""
     return {0: "PARITY", 1: "DRIFT", 3: "INCONCLUSIVE"}[content["exit_status"]]
 
 
@@ -126,6 +127,7 @@ def _summary(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
 
 
 def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
+    """Yield the sections with charts of the errors over the depth of the model."""
     sections = []
     for heading, title, belongs, outer in CURVES:
         if points := points_of(tensor for tensor in tensors if belongs(tensor["kind"])):
@@ -192,6 +194,7 @@ def _findings(content: Mapping[str, Any]) -> Iterable[Section]:
 
 
 def _notes(content: Mapping[str, Any]) -> Iterable[Section]:
+    """Yield the section with the notes of the report, if there are any."""
     notes = [*(note["text"] for note in content["notes"]), *_recomputing_notes(content)]
     if content["not_compared"]:
         notes.append(f"buffers that are not compared: {', '.join(content['not_compared'])}")
@@ -200,6 +203,7 @@ def _notes(content: Mapping[str, Any]) -> Iterable[Section]:
 
 
 def _recomputing_notes(content: Mapping[str, Any]) -> Iterable[str]:
+    """Yield a note on how far gradients of recomputed layers are from the gradients of plain autograd."""
     sides = {"the port's": content["recomputed"], "the reference's own": content["reference_own_backward"]}
     for side, by_dtype in sides.items():
         for dtype, errors in by_dtype.items():
@@ -223,6 +227,7 @@ def _tensors(tensors: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _result(tensor: Mapping[str, Any]) -> str:
+    """Return the word for a tensor's result: ``passed``, ``failed``, or that the dtype is noise."""
     if not tensor["informative"]:
         return "bfloat16 is noise" if tensor["dtype"] == "bfloat16" else "float32 is noise"
     return "passed" if tensor["passed"] else "failed"
@@ -260,4 +265,5 @@ def _facts(content: Mapping[str, Any]) -> Iterable[Section]:
 
 
 def _gigabytes(num_bytes: float | None) -> str:
+    """Return a size in bytes as text in GB; empty for None."""
     return "" if num_bytes is None else f"{num_bytes / 1e9:.2f} GB"

@@ -78,6 +78,7 @@ def _short_path(path: Path) -> Path:
 
 
 def _print_reference_faults(report: Report, console: Console) -> None:
+    """Print why the gate is inconclusive: faults of the reference, and comparisons that cannot be judged."""
     verdict = report.verdict
     first, *others = verdict.reference_faults or verdict.findings
     title = f"{first.message}: {first.name}"
@@ -94,6 +95,7 @@ def _print_reference_faults(report: Report, console: Console) -> None:
 
 
 def _print_findings(report: Report, console: Console) -> None:
+    """Print the first findings next to the culprit, and the number of all others."""
     others = [finding for finding in report.verdict.findings if finding is not report.culprit]
     if report.culprit is not None and is_of_part(report.culprit):
         parts = [finding for finding in others if is_of_part(finding)]
@@ -108,6 +110,7 @@ def _print_findings(report: Report, console: Console) -> None:
 
 
 def _build_table(report: Report) -> Table:
+    """Return a table of the tensors that are nearest to their bounds, in each dtype."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("tensor, nearest its bound first")
     for title in ("dtype", "error / size", "error / bound"):
@@ -148,10 +151,12 @@ def _describe_pass(report: Report, page: Path) -> str:
 
 
 def _describe_time(report: Report) -> str:
+    """Return the duration of the gate in seconds, and whether cached results were used."""
     return f"{report.seconds:.1f} s" + (", cached" if report.cached else "")
 
 
 def _describe_conditions(report: Report) -> str:
+    """Return in one line the versions, device, kernels and duration of the gate."""
     flags = report.candidate.execution.flags
     versions = {**report.candidate.execution.versions, **report.reference.execution.versions}
     paddle = versions.get("paddlepaddle") or versions.get("paddlepaddle-gpu")

@@ -38,8 +38,10 @@ def training_section(content: Mapping[str, Any] | None) -> Iterable[Section]:
 
 
 def _points(numbers: Iterable[float]) -> Sequence[tuple[float, float]]:
+    """Return numbers as points (x, y), with x counted from 1."""
     return [*enumerate(numbers, 1)]
 
 
 def _log(value: float | None) -> float:
+    """Return the decimal logarithm of a number; NaN for 0 and None, so that no point is drawn."""
     return math.log10(value) if value else math.nan

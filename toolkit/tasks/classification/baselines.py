@@ -93,6 +93,7 @@ def _num_labels(rows: Dataset) -> int:
 
 
 def _sample_rows(rows: Dataset, max_characters: int) -> Dataset:
+    """Return all rows, or evenly spaced rows with about ``max_characters`` characters if there are more."""
     import pyarrow.compute as pc
 
     batches = rows.select_columns(["text"]).with_format("arrow").iter(ROWS_AT_ONCE)  # all texts may not fit the memory

@@ -145,6 +145,12 @@ def bins_of(probability: np.ndarray) -> np.ndarray:
 
 
 def _calibration_error(label_probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Return the expected calibration error of the most probable labels.
+
+    Args:
+        label_probabilities: probability of each label, (N, labels).
+        labels: correct labels, (N,).
+    """
     return expected_calibration_error(label_probabilities.max(axis=1), label_probabilities.argmax(axis=1) == labels)
 
 

@@ -104,6 +104,13 @@ def describe_class_weights(train: datasets.Dataset, weights: np.ndarray) -> str:
 
 
 def _weights_by_name(recipe: Recipe, class_weights: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
+    """Return the weight of each label in the loss, float32 (labels,); 1 for labels without a weight.
+
+    Args:
+        recipe: recipe of the run, for errors.
+        class_weights: weight of each named label.
+        names: names of all labels, in the order of the ids.
+    """
     for label in class_weights:
         if label not in names:
             suggestion = suggest(label, names) or f"; known: {join_names(names)}"

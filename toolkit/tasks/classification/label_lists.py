@@ -41,6 +41,12 @@ def label_lists(recipe: Recipe, split_name: str, rows: Dataset) -> list[list[Any
 
 
 def _parse_cell(value: Any, separator: str | None) -> Any:
+    """Return the labels in a cell of a table as a list; another value is returned for the caller to reject.
+
+    Args:
+        value: value of the cell: a list, or its text.
+        separator: text between two labels; None if the cell holds a list.
+    """
     if separator is None or isinstance(value, list):
         labels = parse_value(value) if isinstance(value, str) else value
         return (
@@ -53,6 +59,13 @@ def _parse_cell(value: Any, separator: str | None) -> Any:
 
 
 def _labels_from_columns(recipe: Recipe, split_name: str, rows: Dataset) -> list[list[Any]]:
+    """Return the ids of each row's labels from columns of 0 and 1, one column for each label.
+
+    Args:
+        recipe: recipe of the run.
+        split_name: name of the split, for errors.
+        rows: rows of the split.
+    """
     rows_of_labels: list[list[Any]] = [[] for _ in range(len(rows))]
     for index, column in enumerate(recipe.data.label_columns):
         for number, value in enumerate(rows.select_columns([column])[:][column], 1):

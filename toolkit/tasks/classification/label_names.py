@@ -112,6 +112,13 @@ def join_names(names: Iterable[str], max_names: int = 12) -> str:
 
 
 def _check_all_named(recipe: Recipe, labels: Iterable[str], names: Mapping[str, str]) -> None:
+    """Check that ``data.label_names`` names all labels of the data.
+
+    Args:
+        recipe: recipe of the run, for errors.
+        labels: labels of the data.
+        names: name of each label.
+    """
     missing_labels = sorted(label for label in labels if label not in names)
     if missing_labels:
         other_labels = f" (nor {join_names(missing_labels[1:])})" if missing_labels[1:] else ""
@@ -122,6 +129,7 @@ def _check_all_named(recipe: Recipe, labels: Iterable[str], names: Mapping[str, 
 
 
 def _are_whole(values: Iterable[int | str]) -> bool:
+    """Return whether all values are integers or texts of integers."""
     return all(isinstance(value, int) or WHOLE_NUMBER.fullmatch(value) for value in values)
 
 

@@ -248,6 +248,7 @@ def _find_unlabeled(recipe: Recipe, rows: Dataset) -> np.ndarray:
 
 
 def _distinct_labels(recipe: Recipe, rows: Dataset) -> set[Any]:
+    """Return the distinct values of the label columns."""
     columns = recipe.data.label_columns
     values = (value for column in columns for value in rows.select_columns([column])[:][column])
     return {value for value in values if not isinstance(value, list | dict)}
@@ -302,6 +303,14 @@ def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int 
 
 
 def _check_known_labels(recipe: Recipe, split_name: str, values: list[Any], known_names: dict[int | str, str]) -> None:
+    """Check that all labels of a split also occur in the training split.
+
+    Args:
+        recipe: recipe of the run, for errors.
+        split_name: name of the split.
+        values: labels of the split's rows.
+        known_names: name of each label of the training split.
+    """
     unknown_labels = Counter(value for value in values if value not in known_names).most_common(1)
     if unknown_labels:
         value, count = unknown_labels[0]
@@ -391,6 +400,7 @@ def _divide_rows(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[
 
 
 def _describe_feature(feature: Any) -> str:
+    """Return the type of a data set's column in words."""
     if isinstance(feature, Json):
         return "values of several types"
     return f"{feature.dtype} values" if isinstance(feature, Value) else type(feature).__name__

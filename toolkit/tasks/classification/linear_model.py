@@ -139,6 +139,7 @@ class Features:
         return hstack([*part_features, shared_features, cosine], format="csr")
 
     def _transform_parts(self, parts: Sequence[str]) -> csr_matrix:
+        """Return the weighted counts of words and of character n-grams in each text, (texts, features)."""
         from scipy.sparse import hstack, vstack
 
         rows = []
@@ -148,6 +149,7 @@ class Features:
         return vstack(rows, format="csr")
 
     def _parts(self, text: str) -> tuple[str, ...]:
+        """Return a pair of texts as two parts, and any other text as one part."""
         if not self.has_pairs:
             return (text,)
         first, _, second = text.partition(SEPARATOR)

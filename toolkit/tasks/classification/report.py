@@ -150,6 +150,12 @@ def _calibration(probability: np.ndarray, is_correct: np.ndarray, calibration: M
 
 
 def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Section]:
+    """Yield the section with the confusion matrix and the most frequently confused pairs of labels.
+
+    Args:
+        names: names of the labels, in the order of the ids.
+        matrix: number of texts, by label (rows) and predicted label (columns).
+    """
     mistakes = matrix - np.diag(np.diag(matrix))
     all_labels = np.arange(len(names))
     parts: list[Markup | str] = [] if mistakes.any() else ["No text has been given a wrong label."]
@@ -209,6 +215,13 @@ def _grid(names: Sequence[str], matrix: np.ndarray, shown_labels: np.ndarray, ca
 
 
 def _per_label(names: Sequence[str], labels: np.ndarray, predicted_labels: np.ndarray) -> Iterator[Section]:
+    """Yield the section with precision, recall and F1 of each label.
+
+    Args:
+        names: names of the labels, in the order of the ids.
+        labels: correct labels, (N,).
+        predicted_labels: predicted labels, (N,).
+    """
     scores = scores_of_classes(confusion(labels, predicted_labels, len(names)))
     _, _, f1, support, num_predicted = scores
     occurring_labels = [index for index in range(len(names)) if support[index] or num_predicted[index]]
@@ -221,6 +234,12 @@ def _per_label(names: Sequence[str], labels: np.ndarray, predicted_labels: np.nd
 
 
 def _mistakes(outcome: LabelOutcome, num_mistakes: int) -> Iterator[Section]:
+    """Yield the section with the mistakes that the model was surest of.
+
+    Args:
+        outcome: labels, predictions and the mistakes to show.
+        num_mistakes: number of all mistakes.
+    """
     if not outcome.mistakes:
         return
     rows = [
@@ -256,4 +275,5 @@ def _side_by_side(outcome: LabelOutcome) -> Iterator[Section]:
 
 
 def _shorten(text: str) -> str:
+    """Return a label's name, shortened to fit the head of a column."""
     return text if len(text) <= MAX_HEAD_CHARACTERS else text[: MAX_HEAD_CHARACTERS - 1] + "…"

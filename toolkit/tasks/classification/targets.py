@@ -68,6 +68,14 @@ def read_numbers_of_splits(recipe: Recipe, splits: DatasetDict) -> dict[str, tup
 
 
 def _read_numbers(recipe: Recipe, split_name: str, rows: Dataset, column: str) -> list[float]:
+    """Return the numbers of a column, rounded to float32, and reject all other values.
+
+    Args:
+        recipe: recipe of the run, for errors.
+        split_name: name of the split, for errors.
+        rows: rows of the split.
+        column: column of the numbers.
+    """
     if isinstance(rows.features[column], ClassLabel):
         raise recipe.error("data.problem_type", f"regression is of numbers, and the column {column} holds named labels")
     numbers = []

@@ -82,6 +82,11 @@ def outputs_of_texts(outputs: tuple[np.ndarray, ...], dataset: datasets.Dataset)
 
 
 def _first_windows(text_indices: np.ndarray) -> np.ndarray:
+    """Return the index of each text's first window.
+
+    Args:
+        text_indices: index of the text of each window, ascending, (windows,).
+    """
     return np.flatnonzero(np.diff(text_indices, prepend=-1))
 
 

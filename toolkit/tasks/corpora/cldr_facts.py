@@ -194,6 +194,7 @@ def _sample_facts(facts: Sequence[tuple[str, str]], count: int, random: np.rando
 
 
 def _is_short(name: str) -> bool:
+    """Return whether a name is short and has no parenthesis, so that it fits a sentence."""
     return len(name) <= LONGEST_NAME and "(" not in name
 
 

@@ -206,6 +206,7 @@ def _largest(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the softmax of logits, (vocabulary,)."""
     powers = np.exp(logits - logits.max())
     return powers / powers.sum()
 

@@ -123,6 +123,13 @@ def _ngrams_of(rows: np.ndarray, lengths: np.ndarray, order: int, size: int) -> 
 
 
 def _count_order(grams: np.ndarray, counts: np.ndarray, size: int) -> _NgramOrder:
+    """Return the counts of the n-grams of one order, by context, and the discount for smoothing.
+
+    Args:
+        grams: distinct n-grams, each as one integer: context * ``size`` + last token, sorted.
+        counts: number of occurrences of each n-gram.
+        size: size of the vocabulary.
+    """
     contexts, first_indices = np.unique(grams // size, return_index=True)
     totals = np.add.reduceat(counts, first_indices) if len(first_indices) else counts
     num_once, num_twice = (np.count_nonzero(counts == number) for number in (1, 2))

@@ -81,6 +81,7 @@ def read_outcome(predictions_path: Path) -> TextOutcome:
 
 
 def _blocks(rows: Sequence[Mapping[str, str]], caption: str) -> Markup:
+    """Return a table of text blocks with their control code, loss and perplexity."""
     lines = [
         (row["block"], name(row["control_code"]), row["tokens"], f"{float(row['loss']):.3f}",
          f"{float(row['perplexity']):.1f}", excerpt(row["text"]))

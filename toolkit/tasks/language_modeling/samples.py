@@ -73,4 +73,5 @@ def write_samples(run: Run, blocks: Blocks, console: Console) -> None:
 
 
 def _indent_text(text: str) -> str:
+    """Return a text with four spaces before each line."""
     return "\n".join(f"    {line}" for line in text.splitlines() or [""])

@@ -136,6 +136,7 @@ def _find_first(context: str, text: str) -> Placement | None:
 
 
 def _is_misplaced(item: Example) -> bool:
+    """Return whether an answer of the example is not in the context at the start that the data gives."""
     return any(
         bool(text) and (start < 0 or not item.context.startswith(text, start))
         for text, start in zip(item.answers, item.answer_starts, strict=True)
@@ -233,6 +234,7 @@ def _describe_misplaced(examples: Sequence[Example]) -> str:
 
 
 def _list_ids(items: Sequence[Example]) -> str:
+    """Return the ids of the first examples as words for a message."""
     ellipsis = ", ..." if len(items) > MAX_NAMED else ""
     return ", ".join(format_value(item.id) for item in items[:MAX_NAMED]) + ellipsis
 

@@ -123,6 +123,7 @@ def squad_features() -> datasets.Features:
 
 
 def _to_dataset(examples: Sequence[Example]) -> datasets.Dataset:
+    """Return examples as a data set with the columns of SQuAD."""
     from datasets import Dataset
 
     columns = {name: [replace_surrogates(getattr(item, name)) for item in examples] for name in COLUMNS[:3]}

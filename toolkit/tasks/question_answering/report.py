@@ -113,6 +113,14 @@ def question_word(question: str) -> str:
 def _scores_table(
     title: str, groups: Mapping[str, Sequence[int]], question_scores: Sequence[Scores], caption: str
 ) -> Markup:
+    """Return a table of exact match and F1 for groups of questions.
+
+    Args:
+        title: title of the column of groups.
+        groups: indices of the questions of each group, by its name.
+        question_scores: exact match and F1 of each question.
+        caption: caption of the table.
+    """
     rows = []
     for name, indices in groups.items():
         exact, f1 = (100 * _mean(question_scores[index][column] for index in indices) for column in (0, 1))
@@ -121,11 +129,13 @@ def _scores_table(
 
 
 def _mean(values: Iterable[float]) -> float:
+    """Return the mean of numbers."""
     numbers = list(values)
     return sum(numbers) / len(numbers)
 
 
 def _worst_answers(rows: Sequence[dict[str, str]]) -> Iterator[Section]:
+    """Yield the section with the worst answers, each marked in a passage of its context."""
     if not rows:
         return
     parts = [render_macro(ANSWERS, "marks", "the model's answer", "the answer of the data")]

@@ -154,6 +154,13 @@ def format_value(value: Any) -> str:
 
 
 def _rename_keys(row: Any, columns: Mapping[str, str], document: str | None) -> Any:
+    """Return a row with SQuAD's keys instead of the user's columns; a row that is not a mapping stays as it is.
+
+    Args:
+        row: row of the data.
+        columns: the user's column, by SQuAD's key.
+        document: key of the row's document; None for data without documents.
+    """
     if not isinstance(row, Mapping):
         return row
     squad_row = {key: row[key] for key in OTHER_KEYS if key in row}
@@ -233,6 +240,7 @@ def parse_example(row: Mapping[str, Any], location: str) -> Example:
 
 
 def _is_name(value: Any) -> bool:
+    """Return whether a value can be an id or a title: a text or an integer."""
     return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
@@ -319,6 +327,7 @@ def _as_whole_number(value: Any) -> Any:
 
 
 def _all_are(values: Any, kind: type) -> bool:
+    """Return whether a value is a sequence whose elements all have this type."""
     return isinstance(values, Sequence) and all(isinstance(value, kind) for value in values)
 
 
@@ -338,6 +347,13 @@ def _flat_rows(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _rows_of_article(article: Mapping[str, Any], location: str, path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the location and the row of each question of an article in SQuAD's nested form.
+
+    Args:
+        article: article with the key ``paragraphs``.
+        location: location of the article in the file, for errors.
+        path: path of the file.
+    """
     if not isinstance(article["paragraphs"], list):
         raise UserError(f"{path}: {location}: paragraphs is {format_value(article['paragraphs'])}, not a list")
     shared_keys = {key: value for key, value in article.items() if key not in OWN_KEYS and key != "context"}

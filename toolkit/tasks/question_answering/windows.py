@@ -174,6 +174,7 @@ class Windows:
         self.offset_of = self.questions.sizes()[self.example_of] + 1
 
     def _find_answers(self) -> None:
+        """Set the first and last answer token of each window; :data:`NO_ANSWER` unless it has the whole answer."""
         tokens = np.array([self.answer_tokens(index) for index in range(len(self.examples))]).reshape(-1, 2)
         first, last = tokens[self.example_of].T
         is_whole = (first >= self.first_of) & (last < self.first_of + self.size_of) & (first <= last)

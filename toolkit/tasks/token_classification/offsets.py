@@ -119,10 +119,12 @@ def _span(fields: Any, item: Any) -> EntitySpan:
 
 
 def _first_of(fields: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """Return the first value, other than None, that a mapping has for one of the keys; None without one."""
     return next((fields[key] for key in keys if fields.get(key) is not None), None)
 
 
 def _whole(place: Any) -> int | None:
+    """Return a character offset as an integer, or None if the value is not a whole number."""
     if isinstance(place, bool) or not isinstance(place, int | float) or place != place or place % 1:
         return None
     return int(place)

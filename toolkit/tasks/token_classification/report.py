@@ -61,10 +61,16 @@ def report_sections(predictions_path: Path) -> Iterator[Section]:
 
 
 def _entity_key(entity: dict[str, Any]) -> tuple[int, int, str]:
+    """Return the start, end and label of an entity, for comparisons of entities."""
     return entity["start"], entity["end"], entity["label"]
 
 
 def _scores_by_type(counts: dict[str, Counter[str]]) -> Markup:
+    """Return a table of precision, recall and F1 for each type of entity.
+
+    Args:
+        counts: numbers of entities by type: ``true`` (in the data), ``found`` and ``right``.
+    """
     entity_types = sorted(counts["true"] | counts["found"])
     scores = scores_of_labels(
         *(
@@ -86,6 +92,13 @@ def _scores_by_type(counts: dict[str, Counter[str]]) -> Markup:
 
 
 def _mistake(entity: dict[str, Any], reference: dict[str, Any] | None, text: str) -> Markup:
+    """Return a passage of a text with a wrongly predicted entity, and the entity of the data.
+
+    Args:
+        entity: predicted entity: start, end, label, text and score.
+        reference: overlapping entity of the data; None if there is none.
+        text: the whole text.
+    """
     passage_start = max(entity["start"] - NUM_CONTEXT_CHARACTERS, 0)
     row = {"passage": text[passage_start : entity["end"] + NUM_CONTEXT_CHARACTERS], "passage_start": str(passage_start)}
     row |= {

@@ -137,6 +137,7 @@ def tag_row(text: Any, label: Any, names: Mapping[str, str], counting: Counting 
 
 
 def _as_list(label: Any) -> Any:
+    """Return a list of tags or entities that may be stored as its text."""
     return parse_value(label) if isinstance(label, str) else label
 
 
@@ -200,6 +201,7 @@ def _read_file(recipe: Recipe, split_name: str, path: Path) -> datasets.Dataset:
 
 
 def _tag_split(recipe: Recipe, split_name: str, rows: datasets.Dataset) -> datasets.Dataset:
+    """Return the rows of a split with their words and tags, and note corrections of the entities' offsets."""
     from datasets import Dataset, Features, Sequence, Value
 
     from toolkit.data.load import check_columns

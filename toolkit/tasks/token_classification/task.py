@@ -130,6 +130,12 @@ def _tags_of_texts(outputs: tuple[np.ndarray, ...], dataset: TaggedWindows) -> t
 
 
 def _names_of_labels(labels: Sequence[np.ndarray], names: Sequence[str]) -> list[list[str]]:
+    """Return the names of the labels of each text.
+
+    Args:
+        labels: label ids of each text.
+        names: names of the labels, in the order of the ids.
+    """
     return [[names[label] for label in labels_of_text] for labels_of_text in labels]
 
 

@@ -41,6 +41,7 @@ def _prepare_tokenization(workload: Workload) -> RunFn:
 
 
 def _prepare_computation(workload: Workload) -> RunFn:
+    """Load the port and its inputs, and return a function that runs the workload once."""
     import paddle
     from safetensors.numpy import load_file
 
@@ -131,6 +132,7 @@ def count_operations(run_once: RunFn) -> int:
 
 
 def _least_seconds(run_once: Callable[[], object]) -> float:
+    """Return the smallest time of several calls of a function, in seconds."""
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
