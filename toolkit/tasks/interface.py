@@ -76,16 +76,29 @@ class Task(Protocol):
         """Return the unpadded length of each example in tokens, (N,), or None.
 
         None means that evaluation must keep the padding, because nothing is padded or labels are padded too.
+
+        Args:
+            dataset: evaluated data set.
         """
 
     def outputs(self, output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
         """Return the tensors that evaluation keeps of the model's output for a batch: small, (B, ...) each."""
 
     def compute_metrics(self, outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-        """Return the metrics by name, computed from the outputs of all examples, in order."""
+        """Return the metrics by name, computed from the outputs of all examples, in order.
+
+        Args:
+            outputs: arrays of all batches as :meth:`outputs` returns them, joined.
+            dataset: evaluated data set.
+        """
 
     def confidence_intervals(self, outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, list[float]]:
-        """Return the 95% confidence interval of the metrics of :meth:`compute_metrics`, [low, high], by name."""
+        """Return the 95% confidence interval of the metrics of :meth:`compute_metrics`, [low, high], by name.
+
+        Args:
+            outputs: arrays of all batches as :meth:`outputs` returns them, joined.
+            dataset: evaluated data set.
+        """
 
     def predictions(
         self, run: Run, rows: datasets.Dataset, dataset: Any, outputs: tuple[np.ndarray, ...]

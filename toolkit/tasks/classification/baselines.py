@@ -76,7 +76,12 @@ def _measure(scores: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]
 
 
 def text_intervals(logits: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:
-    """Return the confidence interval of each metric of :func:`toolkit.tasks.metrics.text_metrics`."""
+    """Return the confidence interval of each metric of :func:`toolkit.tasks.metrics.text_metrics`.
+
+    Args:
+        logits: scores of the labels, (N, L).
+        labels: correct labels, (N,), or (N, L) if texts have several.
+    """
     return bootstrap_intervals(lambda rows: metrics.text_metrics(logits[rows], labels[rows]), len(labels))
 
 
@@ -87,7 +92,11 @@ def score_rows(rows: Dataset, model: LinearModel) -> np.ndarray:
 
 
 def _num_labels(rows: Dataset) -> int:
-    """Return the number of labels; 1 in regression."""
+    """Return the number of labels; 1 in regression.
+
+    Args:
+        rows: rows of a split.
+    """
     label = rows.features["label"]
     return len(getattr(getattr(label, "feature", label), "names", [""]))
 
@@ -108,6 +117,10 @@ def targets_of(rows: Dataset, problem: str) -> np.ndarray:
     """Return the labels in the form that evaluation uses.
 
     They are int64 (N,), float32 (N,) in regression, or float32 (N, L) of 0 and 1 with several labels per text.
+
+    Args:
+        rows: rows of a split.
+        problem: problem type: ``single_label``, ``multi_label`` or ``regression``.
     """
     labels = rows["label"][:]
     if problem == "multi_label":
@@ -118,7 +131,12 @@ def targets_of(rows: Dataset, problem: str) -> np.ndarray:
 
 
 def _constant_score(targets: np.ndarray, problem: str) -> np.ndarray:
-    """Return the same score for every text, (1, L)."""
+    """Return the same score for every text, (1, L).
+
+    Args:
+        targets: labels as :func:`targets_of` returns them.
+        problem: problem type: ``single_label``, ``multi_label`` or ``regression``.
+    """
     if problem == "single_label":
         return np.bincount(targets).astype(float)[None]
     if problem == "multi_label":

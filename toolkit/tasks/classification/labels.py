@@ -291,6 +291,11 @@ def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int 
     """Return the name of each stored label (see ``data.label_names``), in the order of the ids.
 
     The order is the data's own if it has one, and sorted otherwise.
+
+    Args:
+        recipe: recipe of the run.
+        train: rows of the training split.
+        values: label of each row.
     """
     (column,) = recipe.data.label_columns
     feature = train.features[column]

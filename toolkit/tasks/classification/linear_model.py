@@ -76,7 +76,13 @@ class Vocabulary:
         return cls(hashes[indices], (np.log((1 + num_texts) / (1 + frequencies[indices])) + 1).astype(np.float32))
 
     def transform(self, hashes: np.ndarray, text_indices: np.ndarray, num_texts: int) -> csr_matrix:
-        """Return the TF-IDF features of texts, (N, F) float32, each row of norm 1 or 0."""
+        """Return the TF-IDF features of texts, (N, F) float32, each row of norm 1 or 0.
+
+        Args:
+            hashes: hash of each word or n-gram of the texts, (tokens,).
+            text_indices: index of the text of each hash, (tokens,).
+            num_texts: number of texts, N.
+        """
         from scipy.sparse import csr_matrix
 
         if not len(self.hashes):
@@ -195,7 +201,12 @@ class Chunk:
 
 
 def _powers(base: int, count: int) -> np.ndarray:
-    """Return the powers of a number modulo 2**64, from the power of 0."""
+    """Return the powers of a number modulo 2**64, from the power of 0.
+
+    Args:
+        base: number to raise.
+        count: number of powers.
+    """
     powers = np.full(count, base, np.uint64)
     powers[:1] = 1
     return np.cumprod(powers, dtype=np.uint64)

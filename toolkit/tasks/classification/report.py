@@ -125,7 +125,13 @@ def read_outcome(predictions_path: Path) -> LabelOutcome:
 
 
 def _calibration(probability: np.ndarray, is_correct: np.ndarray, calibration: Mapping[str, Any]) -> Iterator[Section]:
-    """Show how close the probabilities are to the accuracy."""
+    """Show how close the probabilities are to the accuracy.
+
+    Args:
+        probability: probability of the predicted label of each text, (N,).
+        is_correct: whether the predicted label is correct, bool (N,).
+        calibration: key ``calibration`` of ``metrics.json``; empty without one.
+    """
     bin_indices = bins_of(probability)
     rows = [
         (
@@ -181,7 +187,12 @@ def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Section]:
 
 
 def _confused_pairs(names: Sequence[str], mistakes: np.ndarray) -> Markup:
-    """Return the table of the label pairs that are confused most often."""
+    """Return the table of the label pairs that are confused most often.
+
+    Args:
+        names: names of the labels, in the order of the ids.
+        mistakes: number of texts by label (rows) and predicted label (columns), with a diagonal of 0.
+    """
     order = np.argsort(-mistakes, axis=None, kind="stable")[:MAX_ROWS]
     pairs = [divmod(int(index), len(names)) for index in order if mistakes.flat[index]]
     max_count = int(mistakes.max())
@@ -193,7 +204,14 @@ def _confused_pairs(names: Sequence[str], mistakes: np.ndarray) -> Markup:
 
 
 def _grid(names: Sequence[str], matrix: np.ndarray, shown_labels: np.ndarray, caption: str) -> Markup:
-    """Return the confusion matrix of some labels; if there are more labels, the last column counts them together."""
+    """Return the confusion matrix of some labels; if there are more labels, the last column counts them together.
+
+    Args:
+        names: names of the labels, in the order of the ids.
+        matrix: number of texts by label (rows) and predicted label (columns).
+        shown_labels: ids of the labels to show.
+        caption: caption of the table.
+    """
     totals = matrix.sum(axis=1)
     columns = [matrix[:, j] for j in shown_labels]
     heads = [(names[j], _shorten(names[j])) for j in shown_labels]

@@ -28,6 +28,10 @@ ERRORS_SHOWN = 25
 def several_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> Iterator[Section]:
     """Yield the scores of each label, and the share of texts with all labels correct by text length.
 
+    Args:
+        predictions_path: path of the split's predictions file.
+        calibration: key ``calibration`` of ``metrics.json``; empty without one.
+
     Raises:
         UserError: the file is missing or damaged.
     """
@@ -54,6 +58,9 @@ def several_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> 
 
 def numbers_sections(predictions_path: Path) -> Iterator[Section]:
     """Yield the largest errors, and the mean error by text length.
+
+    Args:
+        predictions_path: path of the split's predictions file.
 
     Raises:
         UserError: the file is missing or damaged.

@@ -101,12 +101,20 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
 
 
 def texts(rows: datasets.Dataset) -> Sequence[str]:
-    """Return the texts of a split."""
+    """Return the texts of a split.
+
+    Args:
+        rows: rows of the split.
+    """
     return rows["text"]
 
 
 def control_codes(rows: datasets.Dataset) -> Sequence[str]:
-    """Return no control codes, because a text is classified without them."""
+    """Return no control codes, because a text is classified without them.
+
+    Args:
+        rows: rows of the split.
+    """
     return ()
 
 
@@ -119,6 +127,12 @@ def prepare(
     ``input_ids`` (T,) and ``attention_mask`` (T,), int64, of at most ``data.max_length`` tokens and padded on the right
     to T = ``length``. Its ``labels`` are an int64 scalar; with several labels per text, float32 (L,) of 0 and 1; in
     regression, a float32.
+
+    Args:
+        recipe: recipe of the run.
+        tokenizer: tokenizer of the run.
+        splits: rows of each split.
+        length: length of the padded rows, in tokens.
     """
     from toolkit.tasks.classification.class_weights import class_weights_of
     from toolkit.tasks.classification.labels import tokenize
@@ -158,29 +172,53 @@ def prepare(
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
-    """Return the number of labels in a batch that the loss does not ignore."""
+    """Return the number of labels in a batch that the loss does not ignore.
+
+    Args:
+        batch: tensors of the batch, by name.
+    """
     return int((batch["labels"] != batches.IGNORED_LABEL).sum())
 
 
 def token_counts(dataset: datasets.Dataset) -> np.ndarray:
-    """Return the number of stored tokens of each example, (N,)."""
+    """Return the number of stored tokens of each example, (N,).
+
+    Args:
+        dataset: evaluated data set.
+    """
     import pyarrow.compute as pc
 
     return pc.list_value_length(dataset.with_format("arrow")[:]["input_ids"]).to_numpy()
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-    """Return the logits (B, L) and the labels, (B,), or (B, L) if texts have several."""
+    """Return the logits (B, L) and the labels, (B,), or (B, L) if texts have several.
+
+    Args:
+        output: output of the model.
+        batch: tensors of the batch, by name.
+        dataset: evaluated data set.
+    """
     return output.logits, batch["labels"]
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-    """Return the metrics of :func:`toolkit.tasks.metrics.text_metrics`, computed for whole texts."""
+    """Return the metrics of :func:`toolkit.tasks.metrics.text_metrics`, computed for whole texts.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
+    """
     return metrics.text_metrics(*outputs_of_texts(outputs, dataset))
 
 
 def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, list[float]]:
-    """Return the interval of each metric of :func:`compute_metrics`, from resampled texts."""
+    """Return the interval of each metric of :func:`compute_metrics`, from resampled texts.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
+    """
     from toolkit.tasks.classification.baselines import text_intervals
 
     return text_intervals(*outputs_of_texts(outputs, dataset))
@@ -195,6 +233,12 @@ def predictions(
     most probable label, its probability, and the probability of every label. With several labels per text, it has
     ``labels`` and ``predicted_labels`` (JSON lists) and the probability of each label; in regression, ``value`` and
     ``predicted_value``.
+
+    Args:
+        run: trained run.
+        rows: rows of the split.
+        dataset: evaluated data set.
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
     """
     names, problem = settled(run.label_names), settled(run.recipe.data.problem_type)
     logits, _ = outputs_of_texts(outputs, dataset)
@@ -214,7 +258,13 @@ def predictions(
 
 
 def _target_columns(problem: str, names: Sequence[str], label: Any) -> dict[str, Any]:
-    """Return the target columns of a text."""
+    """Return the target columns of a text.
+
+    Args:
+        problem: problem type: ``single_label``, ``multi_label`` or ``regression``.
+        names: names of the labels, in the order of the ids.
+        label: label id; list of label ids for ``multi_label``; number for ``regression``.
+    """
     if problem == "regression":
         return {"value": label}
     if problem == "multi_label":
@@ -223,7 +273,12 @@ def _target_columns(problem: str, names: Sequence[str], label: Any) -> dict[str,
 
 
 def _prediction_columns(problem: str, names: Sequence[str]) -> dict[str, type]:
-    """Return the type of each column of a text's prediction."""
+    """Return the type of each column of a text's prediction.
+
+    Args:
+        problem: problem type: ``single_label``, ``multi_label`` or ``regression``.
+        names: names of the labels, in the order of the ids.
+    """
     if problem == "regression":
         return {"predicted_value": float}
     probability_columns = {f"{PROBABILITY_OF}{name}": float for name in names}
@@ -254,12 +309,20 @@ def _prediction_values(run: Run, label_probabilities: np.ndarray) -> list[Any]:
 
 
 def labels_as_json(names: Iterable[str]) -> str:
-    """Write several labels into one field as a JSON list, since names may contain commas."""
+    """Write several labels into one field as a JSON list, since names may contain commas.
+
+    Args:
+        names: names of the labels, in the order of the ids.
+    """
     return json.dumps(list(names), ensure_ascii=False)
 
 
 def _threshold(run: Run) -> float:
-    """Return the probability above which a label is predicted, for texts with several labels."""
+    """Return the probability above which a label is predicted, for texts with several labels.
+
+    Args:
+        run: trained run.
+    """
     return run.calibration.get("threshold", THRESHOLD)
 
 
@@ -269,7 +332,13 @@ def _run_probabilities(run: Run, logits: np.ndarray) -> np.ndarray:
 
 
 def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
-    """Show confused labels, the scores of each label, the most confident mistakes, and accuracy by length."""
+    """Show confused labels, the scores of each label, the most confident mistakes, and accuracy by length.
+
+    Args:
+        folder: run folder.
+        predictions_path: path of the split's predictions file.
+        results: content of ``metrics.json``.
+    """
     from toolkit.tasks.classification.report import report_sections
 
     return report_sections(predictions_path, results.get("calibration", {}))
@@ -278,7 +347,13 @@ def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> 
 def calibrate(
     recipe: Recipe, prepared_data: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]
 ) -> dict[str, Any]:
-    """Fit the temperature and the threshold; see :func:`.calibration.calibrate_outputs`."""
+    """Fit the temperature and the threshold; see :func:`.calibration.calibrate_outputs`.
+
+    Args:
+        recipe: recipe of the run.
+        prepared_data: model inputs of each split.
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+    """
     from toolkit.tasks.classification.calibration import calibrate_outputs
 
     text_outputs = {
@@ -295,18 +370,39 @@ def baselines(
     prepared_data: PreparedData,
     console: Console,
 ) -> dict[str, Baseline]:
-    """Measure the simple methods of :func:`.baselines.measure_baselines`."""
+    """Measure the simple methods of :func:`.baselines.measure_baselines`.
+
+    Args:
+        recipe: recipe of the run.
+        tokenizer: tokenizer of the run.
+        splits: rows of each split.
+        prepared_data: model inputs of each split.
+        console: console for progress.
+    """
     from toolkit.tasks.classification.baselines import measure_baselines
 
     return measure_baselines(recipe, splits, console)
 
 
 def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console: Console) -> None:
-    """Write no files: a classifier has none except the model and its metrics."""
+    """Write no files: a classifier has none except the model and its metrics.
+
+    Args:
+        run: trained run.
+        trainer: trainer of the run, with the best weights.
+        prepared_data: model inputs of each split.
+        console: console for progress.
+    """
 
 
 def _pad_when_read(rows: datasets.Dataset, length: int, pad_token_id: int) -> datasets.Dataset:
-    """Pad the rows to int64 arrays when they are read; stored padding would often be most of the file."""
+    """Pad the rows to int64 arrays when they are read; stored padding would often be most of the file.
+
+    Args:
+        rows: rows with token ids and labels.
+        length: length of the padded rows, in tokens.
+        pad_token_id: id of the padding token.
+    """
     from models.port.tokenization import pad
 
     label_dtype = np.int64 if getattr(rows.features["labels"], "dtype", None) == "int64" else np.float32
@@ -428,7 +524,12 @@ def _best_label(run: Run, label_probabilities: np.ndarray) -> tuple[str, float]:
 
 
 def _logits(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return the logits of a batch of token ids, (B, labels) float64."""
+    """Return the logits of a batch of token ids, (B, labels) float64.
+
+    Args:
+        run: trained run.
+        rows: token ids of each text.
+    """
     import paddle
 
     from models.port.tokenization import pad
@@ -449,12 +550,21 @@ def prediction_columns(run: Run) -> dict[str, type]:
     With one label per text these are ``predicted_label``, its ``probability``, and ``probability_LABEL`` for each
     label. With several, ``predicted_labels`` (a JSON list) replaces the first two. In regression there is only
     ``predicted_value``.
+
+    Args:
+        run: trained run.
     """
     return _prediction_columns(settled(run.recipe.data.problem_type), settled(run.label_names))
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
-    """Predict the label of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
+    """Predict the label of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`.
+
+    Args:
+        run: trained run.
+        columns: texts of each input column, by name.
+        advance: function that is called with the number of rows that were finished.
+    """
     from toolkit.tasks.classification.pairs import join_pair
 
     texts = columns["text"]

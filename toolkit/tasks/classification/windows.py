@@ -75,7 +75,12 @@ def mean_of_texts(logits: np.ndarray, text_indices: np.ndarray) -> np.ndarray:
 
 
 def outputs_of_texts(outputs: tuple[np.ndarray, ...], dataset: datasets.Dataset) -> tuple[np.ndarray, ...]:
-    """Reduce the logits and labels of windows to a row for each text."""
+    """Reduce the logits and labels of windows to a row for each text.
+
+    Args:
+        outputs: logits (windows, L), and labels of each window.
+        dataset: data set of the windows.
+    """
     logits, labels = outputs
     text_indices = texts_of(dataset)
     return mean_of_texts(logits, text_indices), labels[_first_windows(text_indices)]
@@ -91,5 +96,9 @@ def _first_windows(text_indices: np.ndarray) -> np.ndarray:
 
 
 def texts_of(dataset: datasets.Dataset) -> np.ndarray:
-    """Return the index of each window's text in a tokenized split, (windows,)."""
+    """Return the index of each window's text in a tokenized split, (windows,).
+
+    Args:
+        dataset: data set of the windows.
+    """
     return dataset.with_format("arrow")[:][TEXT_OF].to_numpy()

@@ -147,7 +147,14 @@ def facts_by_split() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
 def draw_example(
     facts_by_language: Mapping[str, Mapping[str, Mapping[str, str]]], split_name: str, index: int, options: Options
 ) -> dict[str, Any]:
-    """Draw a question with its context, from a generator that is seeded by the index."""
+    """Draw a question with its context, from a generator that is seeded by the index.
+
+    Args:
+        facts_by_language: answer by language, subject and kind of fact.
+        split_name: name of the split, a part of the seed.
+        index: number of the example.
+        options: options of the corpus.
+    """
     random = generator(options.seed, "facts", split_name, index)
     facts_by_subject = facts_by_language[str(random.choice(sorted(facts_by_language)))]
     subjects = sorted(facts_by_subject)
@@ -178,7 +185,14 @@ def draw_example(
 
 
 def make_sentence(kind: str, subject: str, answer: str, random: np.random.Generator) -> tuple[str, str, str]:
-    """Return a sentence that states a fact: the text before the answer, the answer, the text after it."""
+    """Return a sentence that states a fact: the text before the answer, the answer, the text after it.
+
+    Args:
+        kind: kind of fact, a key of :data:`PHRASES`.
+        subject: name of the territory.
+        answer: answer that the sentence states.
+        random: generator that chooses the phrase.
+    """
     before, _, after = _draw_phrase(PHRASES[kind][0], subject, random).partition(ANSWER)
     return before, answer, after
 
@@ -199,7 +213,13 @@ def _is_short(name: str) -> bool:
 
 
 def _territory_facts(code: str, locale: Any, english: Any) -> dict[str, str]:
-    """Return the answer of each kind of fact (:data:`PHRASES`) in CLDR, for one territory in one language."""
+    """Return the answer of each kind of fact (:data:`PHRASES`) in CLDR, for one territory in one language.
+
+    Args:
+        code: code of the territory, such as ``DE``.
+        locale: CLDR data of the language.
+        english: CLDR data of English.
+    """
     from babel.core import get_global
     from babel.dates import format_date
 

@@ -58,7 +58,13 @@ class Decoding:
 
 
 def generate(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding) -> Iterator[int]:
-    """Yield each new token as soon as it is chosen; beam search yields all tokens at the end."""
+    """Yield each new token as soon as it is chosen; beam search yields all tokens at the end.
+
+    Args:
+        next_logits: function that computes the logits of the next token.
+        prompt: token ids of the prompt, (n,).
+        decoding: settings of the decoding.
+    """
     if decoding.beams > 1:
         yield from beam_search(next_logits, prompt, decoding)
         return
@@ -89,7 +95,14 @@ def generate_together(
 def _steps(
     next_logits: NextLogits, prompts: Sequence[Sequence[int]], decoding: Decoding, seeds: Sequence[int]
 ) -> Iterator[dict[int, int]]:
-    """Yield the next token of each prompt that has not ended, by the index of the prompt."""
+    """Yield the next token of each prompt that has not ended, by the index of the prompt.
+
+    Args:
+        next_logits: function that computes the logits of the next token.
+        prompts: token ids of each prompt, (prompts, n).
+        decoding: settings of the decoding.
+        seeds: seed of the draws for each prompt.
+    """
     rngs = [np.random.default_rng(seed) for seed in seeds]
     sequences = np.asarray(prompts, dtype=np.int64)
     indices, parents = np.arange(len(sequences)), None
@@ -129,7 +142,13 @@ def is_valid_penalty(penalty: float) -> bool:
 
 
 def draw(logits: np.ndarray, decoding: Decoding, rng: np.random.Generator) -> int:
-    """Draw a token from logits (V,) by its probability (:func:`distribution`)."""
+    """Draw a token from logits (V,) by its probability (:func:`distribution`).
+
+    Args:
+        logits: logits of the next token, (V,).
+        decoding: settings of the decoding.
+        rng: random generator.
+    """
     cumulative = np.cumsum(distribution(logits, decoding))
     return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
@@ -160,6 +179,11 @@ def beam_search(next_logits: NextLogits, prompt: Sequence[int], decoding: Decodi
     Each step considers twice as many candidates as beams, so that enough remain when some end. The search stops when no
     beam can overtake the worst finished sequence. As in the reference, a beam is rated with the score that it would
     have if it ended now.
+
+    Args:
+        next_logits: function that computes the logits of the next token.
+        prompt: token ids of the prompt, (n,).
+        decoding: settings of the decoding.
     """
     beams, prompt_length = decoding.beams, len(prompt)
     running_beams = np.tile(np.asarray(prompt, dtype=np.int64), (beams, 1))  # (beams, n)

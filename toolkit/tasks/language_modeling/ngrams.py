@@ -83,7 +83,13 @@ class KneserNey:
 def perplexity(
     train: tuple[np.ndarray, np.ndarray], evaluated_rows: tuple[np.ndarray, np.ndarray], vocab_size: int
 ) -> float:
-    """Return the perplexity of rows under the trigrams of other rows; see :func:`token_surprises`."""
+    """Return the perplexity of rows under the trigrams of other rows; see :func:`token_surprises`.
+
+    Args:
+        train: token ids (rows, length) and the length of each row, in which n-grams are counted.
+        evaluated_rows: token ids and lengths of the rows to evaluate.
+        vocab_size: size of the vocabulary.
+    """
     return float(np.exp(np.mean(token_surprises(train, evaluated_rows, vocab_size))))
 
 
@@ -113,7 +119,14 @@ def token_surprises(
 
 
 def _ngrams_of(rows: np.ndarray, lengths: np.ndarray, order: int, size: int) -> np.ndarray:
-    """Return the n-grams of all rows, each as one number."""
+    """Return the n-grams of all rows, each as one number.
+
+    Args:
+        rows: token ids, (rows, length).
+        lengths: number of tokens of each row, (rows,).
+        order: number of tokens of an n-gram.
+        size: size of the vocabulary, the base of the numbers.
+    """
     width = rows.shape[1] - order + 1
     is_token = np.arange(order - 1, rows.shape[1]) < lengths[:, None]
     ngrams = np.zeros((len(rows), max(0, width)), np.int64)

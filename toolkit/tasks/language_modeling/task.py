@@ -115,6 +115,11 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
 def _divide_text(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
     """Divide the documents of plain text; explain the length of a document if they are too few.
 
+    Args:
+        rows: rows of the split.
+        shares: share of the documents for each split.
+        seed: seed of the random division.
+
     Raises:
         ValueError: a control code has too few documents.
     """
@@ -178,7 +183,12 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
 
 
 def _select_columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
-    """Return the two columns of a file or hub data set, renamed to ``text`` and ``control``."""
+    """Return the two columns of a file or hub data set, renamed to ``text`` and ``control``.
+
+    Args:
+        recipe: recipe of the run.
+        splits: rows of each split.
+    """
     import datasets
 
     from toolkit.data.load import check_columns
@@ -204,12 +214,20 @@ def _select_columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.Da
 
 
 def texts(rows: datasets.Dataset) -> Sequence[str]:
-    """Return the documents of a split."""
+    """Return the documents of a split.
+
+    Args:
+        rows: rows of the split.
+    """
     return rows["text"]
 
 
 def control_codes(rows: datasets.Dataset) -> Sequence[str]:
-    """Return the control code or group of each document."""
+    """Return the control code or group of each document.
+
+    Args:
+        rows: rows of the split.
+    """
     return rows["control"]
 
 
@@ -270,6 +288,10 @@ def _code_ids(recipe: Recipe, tokenizer: Any, codes: Sequence[str]) -> dict[str,
 def _distinct_codes(recipe: Recipe, splits: datasets.DatasetDict) -> list[str]:
     """Return the control codes or groups, in the order of the training data.
 
+    Args:
+        recipe: recipe of the run.
+        splits: rows of each split.
+
     Raises:
         UserError: another split has a code that training does not have.
     """
@@ -285,16 +307,30 @@ def _distinct_codes(recipe: Recipe, splits: datasets.DatasetDict) -> list[str]:
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
-    """Return the number of predicted tokens: all labels except the first of each block and the ignored labels."""
+    """Return the number of predicted tokens: all labels except the first of each block and the ignored labels.
+
+    Args:
+        batch: tensors of the batch, by name.
+    """
     return int((batch["labels"][:, 1:] != IGNORED_LABEL).sum())
 
 
 def token_counts(dataset: Any) -> None:
-    """Return None, because blocks are full, or their labels are padded too."""
+    """Return None, because blocks are full, or their labels are padded too.
+
+    Args:
+        dataset: evaluated data set.
+    """
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-    """Return the sum of token losses and the number of tokens of each block, (B,) float64; logits are not kept."""
+    """Return the sum of token losses and the number of tokens of each block, (B,) float64; logits are not kept.
+
+    Args:
+        output: output of the model.
+        batch: tensors of the batch, by name.
+        dataset: evaluated data set.
+    """
     from models.operations.ops import cross_entropy
 
     labels = batch["labels"][:, 1:]
@@ -308,13 +344,22 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, 
     """Return ``loss``, the mean over all tokens, and ``perplexity``, its exponential.
 
     Each control code or group has a separate perplexity as well.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
     """
     sums, counts = outputs
     return _block_metrics(sums, counts, dataset.code_of, dataset.codes)
 
 
 def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, list[float]]:
-    """Return the interval of each metric of :func:`compute_metrics`, from resampled blocks."""
+    """Return the interval of each metric of :func:`compute_metrics`, from resampled blocks.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
+    """
     sums, counts = outputs
     return bootstrap_intervals(
         lambda blocks: _block_metrics(sums[blocks], counts[blocks], dataset.code_of[blocks], dataset.codes), len(sums)
@@ -347,6 +392,12 @@ def predictions(
 
     It has the block's number from 1, its control code, the number of predicted tokens, their mean loss, the perplexity,
     and the text.
+
+    Args:
+        run: trained run.
+        rows: rows of the split.
+        dataset: evaluated data set.
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
     """
     for index, (loss_sum, count) in enumerate(zip(*outputs, strict=True)):
         loss = float(loss_sum / count)
@@ -362,7 +413,13 @@ def predictions(
 
 
 def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
-    """Show the perplexity by control code, the blocks with the highest and lowest loss, and samples of text."""
+    """Show the perplexity by control code, the blocks with the highest and lowest loss, and samples of text.
+
+    Args:
+        folder: run folder.
+        predictions_path: path of the split's predictions file.
+        results: content of ``metrics.json``.
+    """
     from toolkit.tasks.language_modeling.report import report_sections
 
     return report_sections(folder, predictions_path, results)
@@ -375,7 +432,15 @@ def baselines(
     prepared_data: PreparedData,
     console: Console,
 ) -> dict[str, Baseline]:
-    """Return the perplexities of token frequencies and of trigrams, both counted in the training blocks."""
+    """Return the perplexities of token frequencies and of trigrams, both counted in the training blocks.
+
+    Args:
+        recipe: recipe of the run.
+        tokenizer: tokenizer of the run.
+        splits: rows of each split.
+        prepared_data: model inputs of each split.
+        console: console for progress.
+    """
     from toolkit.tasks.language_modeling.documents import log_frequencies
     from toolkit.tasks.language_modeling.ngrams import token_surprises
 
@@ -418,7 +483,13 @@ def _measure_surprises(surprises: Mapping[str, np.ndarray], blocks: Mapping[str,
 def calibrate(
     recipe: Recipe, prepared_data: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]
 ) -> dict[str, Any]:
-    """Return no parameters, because the logits are used unchanged."""
+    """Return no parameters, because the logits are used unchanged.
+
+    Args:
+        recipe: recipe of the run.
+        prepared_data: model inputs of each split.
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+    """
     return {}
 
 
@@ -426,6 +497,12 @@ def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console
     """Write `samples.md` and `samples.json` with continuations of validation texts.
 
     They continue the first words of a validation block of each control code or group.
+
+    Args:
+        run: trained run.
+        trainer: trainer of the run, with the best weights.
+        prepared_data: model inputs of each split.
+        console: console for progress.
     """
     from toolkit.tasks.language_modeling.samples import write_samples
 
@@ -435,6 +512,10 @@ def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console
 def predict(run: Run, console: Console) -> None:
     """Raise an error, because a language model generates.
 
+    Args:
+        run: trained run.
+        console: console for progress.
+
     Raises:
         UserError: always; it names the command to use.
     """
@@ -442,10 +523,20 @@ def predict(run: Run, console: Console) -> None:
 
 
 def prediction_columns(run: Run) -> dict[str, type]:
-    """Return no columns, because a language model does not label rows."""
+    """Return no columns, because a language model does not label rows.
+
+    Args:
+        run: trained run.
+    """
     return {}
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
-    """Raise an error; the function is never called, because ``ROW_COLUMNS`` is empty."""
+    """Raise an error; the function is never called, because ``ROW_COLUMNS`` is empty.
+
+    Args:
+        run: trained run.
+        columns: texts of each input column, by name.
+        advance: function that is called with the number of rows that were finished.
+    """
     raise NotImplementedError

@@ -31,7 +31,12 @@ class Masking:
     begins_word: np.ndarray | None = None
 
     def mask(self, token_ids: np.ndarray, generator: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-        """Mask the tokens of a block, (n,) int64; return the model's input and the labels, (n,) each."""
+        """Mask the tokens of a block, (n,) int64; return the model's input and the labels, (n,) each.
+
+        Args:
+            token_ids: token ids of a block, (n,) int64.
+            generator: random generator.
+        """
         positions = self._choose_tokens(token_ids, generator)
         draws, random_ids = (
             generator.random_sample(len(positions)),
@@ -47,7 +52,12 @@ class Masking:
         return input_ids, labels
 
     def _choose_tokens(self, token_ids: np.ndarray, generator: np.random.RandomState) -> np.ndarray:
-        """Return the positions of the chosen tokens; whole words while they fit, and at least one word."""
+        """Return the positions of the chosen tokens; whole words while they fit, and at least one word.
+
+        Args:
+            token_ids: token ids of a block, (n,) int64.
+            generator: random generator.
+        """
         num_tokens = max(1, round(self.fraction * len(token_ids)))
         if self.begins_word is None:
             return generator.permutation(len(token_ids))[:num_tokens]

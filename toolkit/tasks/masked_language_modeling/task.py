@@ -86,16 +86,30 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
-    """Return the number of chosen tokens."""
+    """Return the number of chosen tokens.
+
+    Args:
+        batch: tensors of the batch, by name.
+    """
     return int((batch["labels"] != IGNORED_LABEL).sum())
 
 
 def token_counts(dataset: Any) -> None:
-    """Return None, because labels are padded too."""
+    """Return None, because labels are padded too.
+
+    Args:
+        dataset: evaluated data set.
+    """
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-    """Return the sum of losses, the number of chosen tokens and of correct predictions of each block, (B,) float64."""
+    """Return the sum of losses, the number of chosen tokens and of correct predictions of each block, (B,) float64.
+
+    Args:
+        output: output of the model.
+        batch: tensors of the batch, by name.
+        dataset: evaluated data set.
+    """
     import paddle
 
     from models.operations.ops import cross_entropy
@@ -112,14 +126,24 @@ def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, .
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-    """Return ``loss``, the mean over the chosen tokens, ``perplexity``, its exponential, and ``accuracy``."""
+    """Return ``loss``, the mean over the chosen tokens, ``perplexity``, its exponential, and ``accuracy``.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
+    """
     losses, counts, num_correct = (part.sum() for part in outputs)
     loss = float(losses / counts)
     return {"loss": loss, "perplexity": perplexity_of_loss(loss), "accuracy": float(num_correct / counts)}
 
 
 def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, list[float]]:
-    """Return the interval of each metric of :func:`compute_metrics`, from resampled blocks."""
+    """Return the interval of each metric of :func:`compute_metrics`, from resampled blocks.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
+    """
     return bootstrap_intervals(
         lambda blocks: compute_metrics(tuple(part[blocks] for part in outputs), dataset), len(outputs[0])
     )
@@ -131,6 +155,12 @@ def predictions(
     """Yield the row of each block in ``predictions-SPLIT.csv``.
 
     It has the block's number from 1, the number of chosen tokens, their mean loss, the accuracy, and the text.
+
+    Args:
+        run: trained run.
+        rows: rows of the split.
+        dataset: evaluated data set.
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
     """
     for index, (loss, count, num_correct) in enumerate(zip(*outputs, strict=True)):
         text = run.tokenizer.decode_readable(dataset.tokens[index, : dataset.lengths[index]].tolist())
@@ -139,7 +169,13 @@ def predictions(
 
 
 def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
-    """Yield no sections: the page shows the metrics and curves of every task."""
+    """Yield no sections: the page shows the metrics and curves of every task.
+
+    Args:
+        folder: run folder.
+        predictions_path: path of the split's predictions file.
+        results: content of ``metrics.json``.
+    """
     return iter(())
 
 
@@ -150,7 +186,15 @@ def baselines(
     prepared_data: PreparedData,
     console: Console,
 ) -> dict[str, Baseline]:
-    """Return the perplexity and accuracy of token frequencies, which ignore the neighbors of a masked token."""
+    """Return the perplexity and accuracy of token frequencies, which ignore the neighbors of a masked token.
+
+    Args:
+        recipe: recipe of the run.
+        tokenizer: tokenizer of the run.
+        splits: rows of each split.
+        prepared_data: model inputs of each split.
+        console: console for progress.
+    """
     from toolkit.tasks.language_modeling.documents import log_frequencies
 
     log_probabilities = log_frequencies(prepared_data.train.stream(), tokenizer.vocab_size)
@@ -174,11 +218,22 @@ def baselines(
 
 
 def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console: Console) -> None:
-    """Write no files: the purpose of the run is its model."""
+    """Write no files: the purpose of the run is its model.
+
+    Args:
+        run: trained run.
+        trainer: trainer of the run, with the best weights.
+        prepared_data: model inputs of each split.
+        console: console for progress.
+    """
 
 
 def predict(run: Run, console: Console) -> None:
     """Raise an error, because the model is for fine-tuning.
+
+    Args:
+        run: trained run.
+        console: console for progress.
 
     Raises:
         UserError: always; it names the command to use.

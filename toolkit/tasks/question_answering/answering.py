@@ -63,7 +63,13 @@ def show_answers(windows: Windows, console: Console) -> None:
 
 
 def answer_question(run: Run, question: str, context: str) -> list[Answer]:
-    """Return the best answers to a question, best first."""
+    """Return the best answers to a question, best first.
+
+    Args:
+        run: trained run.
+        question: question to answer.
+        context: text with the answer.
+    """
     if not question.strip() or not context.strip():
         raise UserError("the question or the context is empty")
     example = Example("question", context, question, (), ())
@@ -107,7 +113,13 @@ def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
-    """Predict the best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
+    """Predict the best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`.
+
+    Args:
+        run: trained run.
+        columns: texts of each input column, by name.
+        advance: function that is called with the number of rows that were finished.
+    """
     from toolkit.tasks.question_answering.windows import has_room
 
     data = run.recipe.data

@@ -167,7 +167,14 @@ def _relocate_answers(item: Example) -> tuple[Example | None, set[str]]:
 
 
 def to_characters(context: str, start: int, encoding: str, size: int) -> int | None:
-    """Convert an offset in code units of an encoding to characters; return None inside a character."""
+    """Convert an offset in code units of an encoding to characters; return None inside a character.
+
+    Args:
+        context: text with the answer.
+        start: offset in code units.
+        encoding: name of the encoding.
+        size: number of bytes of a code unit.
+    """
     if start < 0 or context.isascii():
         return None
     prefix = replace_surrogates(context).encode(encoding)[: size * start]
@@ -219,7 +226,11 @@ def _normalize_text(text: str) -> tuple[str, list[int], list[int]]:
 
 
 def _describe_misplaced(examples: Sequence[Example]) -> str:
-    """Describe the first misplaced answers: the id, the text at the start position, and the answer."""
+    """Describe the first misplaced answers: the id, the text at the start position, and the answer.
+
+    Args:
+        examples: questions with their contexts and answers.
+    """
     descriptions = []
     for item in examples[:MAX_NAMED]:
         text, start = next(

@@ -91,7 +91,11 @@ def notes_of(split_name: str, windows: Windows) -> list[str]:
 
 
 def examples_inside_words(examples: Sequence[Example]) -> list[Example]:
-    """Return the questions whose first answer starts or ends inside a word."""
+    """Return the questions whose first answer starts or ends inside a word.
+
+    Args:
+        examples: questions with their contexts and answers.
+    """
     from toolkit.tasks.question_answering.words import whole_words
 
     examples_with_parts = []

@@ -61,7 +61,13 @@ def _read_file(recipe: Recipe, split_name: str, path: Path) -> datasets.Dataset:
 
 
 def _place_answers(recipe: Recipe, examples: Sequence[Example], source: str) -> list[Example]:
-    """Return the questions whose answers are at their position; add a note about the others to the recipe."""
+    """Return the questions whose answers are at their position; add a note about the others to the recipe.
+
+    Args:
+        recipe: recipe of the run.
+        examples: questions with their contexts and answers.
+        source: name of the data, for the note.
+    """
     from toolkit.tasks.question_answering.placement import place_answers
 
     placed_examples, note = place_answers(examples, settled(recipe.data.misplaced_answers), source)
@@ -138,6 +144,11 @@ def _divide_contexts(rows: datasets.Dataset, shares: Mapping[str, float], seed: 
     """Draw the indices of ``train`` and ``validation`` by the seed, whole contexts at a time.
 
     So no validation question is about a context of training.
+
+    Args:
+        rows: rows of the data.
+        shares: share of the contexts for each split.
+        seed: seed of the random division.
     """
     fraction = shares["validation"]
     contexts = list(dict.fromkeys(rows["context"]))

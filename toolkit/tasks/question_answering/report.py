@@ -99,7 +99,11 @@ def read_outcome(predictions_path: Path) -> AnswerOutcome:
 
 
 def question_word(question: str) -> str:
-    """Return the word that groups a question, in lower case; "others" if the question has no blanks."""
+    """Return the word that groups a question, in lower case; "others" if the question has no blanks.
+
+    Args:
+        question: question to answer.
+    """
     words = [word.strip("¿¡?!.,;:\"'«»“”()").lower() for word in question.split()]
     words = [word for word in words if word]
     asking_word = next((word for word in words if word in QUESTION_WORDS), None)
@@ -170,7 +174,14 @@ def marked_passage(row: dict[str, str], answers: Sequence[str]) -> tuple[list[tu
 
 
 def _span_in_passage(start: str, text: str, shift: int, kind: str) -> tuple[int, int, str]:
-    """Return the span of an answer in the passage; it is empty without an answer."""
+    """Return the span of an answer in the passage; it is empty without an answer.
+
+    Args:
+        start: start of the answer in the context, as text; empty without an answer.
+        text: text of the answer.
+        shift: start of the passage in the context.
+        kind: CSS class of the marked span.
+    """
     if not (start and text):
         return 0, 0, kind
     return int(start) - shift, int(start) - shift + len(text), kind

@@ -58,7 +58,12 @@ def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[s
 
 
 def score_intervals(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[str, list[float]]:
-    """Return the 95% confidence interval of each score of :func:`score` that is a percentage, [low, high], by name."""
+    """Return the 95% confidence interval of each score of :func:`score` that is a percentage, [low, high], by name.
+
+    Args:
+        examples: questions with their contexts and answers.
+        predictions: answer of each question, by its id.
+    """
     has_unanswerable = any(not item.answers for item in examples)
     agreements = np.array(_agreements(examples, predictions, has_unanswerable)).reshape(-1, 2)
     is_answerable = np.array([bool(item.answers) for item in examples])
@@ -79,7 +84,13 @@ def score_intervals(examples: Sequence[Example], predictions: Mapping[str, str])
 def _agreements(
     examples: Sequence[Example], predictions: Mapping[str, str], has_unanswerable: bool
 ) -> list[tuple[float, float]]:
-    """Return :func:`agreement` for each question; 0 for a question without a prediction."""
+    """Return :func:`agreement` for each question; 0 for a question without a prediction.
+
+    Args:
+        examples: questions with their contexts and answers.
+        predictions: answer of each question, by its id.
+        has_unanswerable: whether some questions of the split have no answer.
+    """
     return [
         agreement(predictions[item.id], item.answers, has_unanswerable) if item.id in predictions else (0.0, 0.0)
         for item in examples
@@ -108,7 +119,12 @@ def agreement(prediction: str, answers: Sequence[str], has_unanswerable: bool) -
 
 
 def exact_match(prediction: str, reference: str) -> float:
-    """Return 1 if the two texts are equal after :func:`normalize`, and 0 otherwise."""
+    """Return 1 if the two texts are equal after :func:`normalize`, and 0 otherwise.
+
+    Args:
+        prediction: predicted answer.
+        reference: correct answer.
+    """
     return float(normalize(prediction) == normalize(reference))
 
 
@@ -146,6 +162,10 @@ def guess(question: str, context: str) -> str:
 
     The sentence that shares most words with the question is chosen. The answer is its longest run of capitalized words
     and numbers that are not in the question, or the sentence if it has no such run.
+
+    Args:
+        question: question to answer.
+        context: text with the answer.
     """
     question_words = set(normalize(question).split())
     best_sentence, _ = max(_sentences(context), key=lambda sentence: len(question_words & sentence[1]))
@@ -161,7 +181,11 @@ def guess(question: str, context: str) -> str:
 
 @functools.lru_cache(maxsize=4)  # questions about one context follow each other
 def _sentences(context: str) -> list[tuple[str, set[str]]]:
-    """Return the sentences of a text, each with its words."""
+    """Return the sentences of a text, each with its words.
+
+    Args:
+        context: text with the answer.
+    """
     return [(text, set(normalize(text).split())) for text in SENTENCE_END.split(context)]
 
 

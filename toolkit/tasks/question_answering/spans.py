@@ -131,7 +131,15 @@ def _distinct_spans(
 def _rank_answers(
     context: str, candidates: list[tuple[float, int, int]], null_score: float, threshold: float | None
 ) -> list[Answer]:
-    """Turn candidates into answers; "no answer" is one of them if a threshold is set or nothing else remains."""
+    """Turn candidates into answers; "no answer" is one of them if a threshold is set or nothing else remains.
+
+    Args:
+        context: context of the question.
+        candidates: score, start and end in characters of each span, best first.
+        null_score: score of "no answer".
+        threshold: difference by which the score of "no answer" must exceed the best span's; None if all questions have
+            answers.
+    """
     if threshold is not None or not candidates:
         # "No answer" comes first only if its score exceeds the best span's by more than the threshold.
         null_index = sum(score >= null_score - (threshold or 0.0) for score, _, _ in candidates)
@@ -147,6 +155,11 @@ def _rank_answers(
 
 def best_of_batch(output: Any, batch: Mapping[str, Any], dataset: Windows) -> tuple[Any, ...]:
     """Return each window's best spans, and its score of no answer.
+
+    Args:
+        output: output of the model, with start and end logits.
+        batch: tensors of the batch, by name.
+        dataset: windows of the questions.
 
     Returns:
         First positions, last positions and scores of the spans, (B, N) each, and the scores of no answer, (B,).

@@ -245,7 +245,11 @@ def _is_name(value: Any) -> bool:
 
 
 def join_documents(examples: Sequence[Example]) -> list[Example]:
-    """Replace the context of each question by its whole document: all contexts in order, with an empty line between."""
+    """Replace the context of each question by its whole document: all contexts in order, with an empty line between.
+
+    Args:
+        examples: questions with their contexts and answers.
+    """
     contexts: dict[str, dict[str, int]] = {}
     ends: dict[str, int] = {}
     for item in examples:

@@ -73,7 +73,11 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
 
 
 def texts(rows: datasets.Dataset) -> Sequence[str]:
-    """Return the questions of a split, and each context once."""
+    """Return the questions of a split, and each context once.
+
+    Args:
+        rows: rows of the split.
+    """
     distinct_texts: dict[str, None] = {}
     for context, question in zip(rows["context"], rows["question"], strict=True):
         distinct_texts[question] = distinct_texts[context] = None
@@ -81,7 +85,11 @@ def texts(rows: datasets.Dataset) -> Sequence[str]:
 
 
 def control_codes(rows: datasets.Dataset) -> Sequence[str]:
-    """Return no control codes, because questions are asked without them."""
+    """Return no control codes, because questions are asked without them.
+
+    Args:
+        rows: rows of the split.
+    """
     return ()
 
 
@@ -119,17 +127,31 @@ def prepare(
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
-    """Return the number of windows: each has one start and one end position."""
+    """Return the number of windows: each has one start and one end position.
+
+    Args:
+        batch: tensors of the batch, by name.
+    """
     return len(batch["start_positions"])
 
 
 def token_counts(dataset: Windows) -> np.ndarray:
-    """Return the number of tokens of each window: question, separator and part of the context."""
+    """Return the number of tokens of each window: question, separator and part of the context.
+
+    Args:
+        dataset: evaluated data set.
+    """
     return dataset.offset_of + dataset.size_of
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Windows) -> tuple[Any, ...]:
-    """Return the best spans of each window (:func:`.spans.best_of_batch`)."""
+    """Return the best spans of each window (:func:`.spans.best_of_batch`).
+
+    Args:
+        output: output of the model.
+        batch: tensors of the batch, by name.
+        dataset: evaluated data set.
+    """
     from toolkit.tasks.question_answering.spans import best_of_batch
 
     return best_of_batch(output, batch, dataset)
@@ -139,6 +161,10 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[s
     """Return ``exact_match`` and ``f1`` in percent of whole questions, each with one answer from many windows.
 
     The answers themselves are stored in ``dataset.best_answers``.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
     """
     from toolkit.tasks.question_answering import spans
 
@@ -147,7 +173,12 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[s
 
 
 def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[str, list[float]]:
-    """Return the interval of each metric of :func:`compute_metrics`, from resampled questions."""
+    """Return the interval of each metric of :func:`compute_metrics`, from resampled questions.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
+    """
     from toolkit.tasks.question_answering import spans
 
     best_answers = spans.answers(dataset, outputs)
@@ -168,6 +199,12 @@ def predictions(
     It has the best answer, the reference answers as a JSON list, exact match and F1 (0 to 1), the answer's score and
     probability, both starts in the context, its number of tokens, and a passage that shows them. Starts are in
     characters of the context; the cell is empty without an answer.
+
+    Args:
+        run: trained run.
+        rows: rows of the split.
+        dataset: evaluated data set.
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
     """
     from toolkit.tasks.question_answering import spans
 
@@ -206,7 +243,13 @@ def passage(item: Example, answer: Answer) -> tuple[int, int]:
 
 
 def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
-    """Show scores by question word and by context length, and the worst answers."""
+    """Show scores by question word and by context length, and the worst answers.
+
+    Args:
+        folder: run folder.
+        predictions_path: path of the split's predictions file.
+        results: content of ``metrics.json``.
+    """
     from toolkit.tasks.question_answering.report import report_sections
 
     return report_sections(predictions_path)
@@ -219,7 +262,15 @@ def baselines(
     prepared_data: PreparedData,
     console: Console,
 ) -> dict[str, Baseline]:
-    """Return the scores of :func:`.scoring.guess`, which answers without a model."""
+    """Return the scores of :func:`.scoring.guess`, which answers without a model.
+
+    Args:
+        recipe: recipe of the run.
+        tokenizer: tokenizer of the run.
+        splits: rows of each split.
+        prepared_data: model inputs of each split.
+        console: console for progress.
+    """
     from toolkit.tasks.question_answering.preparation import guess_answers, guess_scores
 
     windows = {"validation": prepared_data.validation, "test": prepared_data.test}
@@ -235,7 +286,13 @@ def baselines(
 def calibrate(
     recipe: Recipe, prepared_data: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]
 ) -> dict[str, Any]:
-    """Return no parameters, because answers are only ranked."""
+    """Return no parameters, because answers are only ranked.
+
+    Args:
+        recipe: recipe of the run.
+        prepared_data: model inputs of each split.
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+    """
     return {}
 
 
@@ -243,6 +300,12 @@ def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console
     """Write the best model's answers on the test split, or on the validation split without a test split.
 
     ``predictions.json`` has SQuAD's official format; ``nbest.json`` has several answers to each question.
+
+    Args:
+        run: trained run.
+        trainer: trainer of the run, with the best weights.
+        prepared_data: model inputs of each split.
+        console: console for progress.
     """
     from toolkit.files.whole import write_text
 
@@ -280,12 +343,21 @@ def prediction_columns(run: Run) -> dict[str, type]:
 
     They are ``predicted_answer`` ("" for no answer), its ``score`` and ``probability``, and ``answer_start``, its
     position in the context in characters.
+
+    Args:
+        run: trained run.
     """
     return {"predicted_answer": str, "score": float, "probability": float, "answer_start": int}
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
-    """Predict the best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
+    """Predict the best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`.
+
+    Args:
+        run: trained run.
+        columns: texts of each input column, by name.
+        advance: function that is called with the number of rows that were finished.
+    """
     from toolkit.tasks.question_answering import answering
 
     return answering.label_rows(run, columns, advance)

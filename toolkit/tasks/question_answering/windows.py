@@ -199,7 +199,13 @@ class Windows:
         return tokens.start + int(first), tokens.start + int(last)
 
     def text(self, index: int, first: int, last: int) -> str:
-        """Return the text of a question's context between two tokens (of all contexts), both included."""
+        """Return the text of a question's context between two tokens (of all contexts), both included.
+
+        Args:
+            index: index of the question.
+            first: first token, counted over all contexts.
+            last: last token, counted over all contexts.
+        """
         start, end = self.contexts.spans[first, 0], self.contexts.spans[last, 1]
         return self.examples[index].context[start:end]
 

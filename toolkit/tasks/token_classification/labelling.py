@@ -28,6 +28,10 @@ EntityRecord = dict[str, Any]
 def best_of_batch(output: Any, length: int) -> tuple[Any, Any]:
     """Return the most probable label of each token, and its probability; 0 after the batch's T.
 
+    Args:
+        output: output of the model.
+        length: maximum length in tokens; None for the recipe's own.
+
     Returns:
         Labels (B, length) int64, and probabilities (B, length) float32.
     """
@@ -115,7 +119,13 @@ def predict(run: Run, console: Console, texts: Sequence[str]) -> list[list[Entit
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
-    """Find the entities of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
+    """Find the entities of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`.
+
+    Args:
+        run: trained run.
+        columns: texts of each input column, by name.
+        advance: function that is called with the number of rows that were finished.
+    """
     return LabeledRows([entities_of(run, columns["text"], advance)], {})
 
 
@@ -125,6 +135,12 @@ def predictions(
     """Yield the row of each text in ``predictions-SPLIT.csv``.
 
     It has the row's number from 1, the text, its entities, and the predicted entities, as JSON lists.
+
+    Args:
+        run: trained run.
+        rows: rows of the split.
+        dataset: evaluated data set.
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
     """
     names = settled(run.label_names)
     for number, (row, labels, tag_probabilities) in enumerate(zip(rows, *dataset.of_words(*outputs), strict=True), 1):

@@ -27,6 +27,9 @@ MAX_MISTAKES, NUM_CONTEXT_CHARACTERS = 20, 100
 def report_sections(predictions_path: Path) -> Iterator[Section]:
     """Yield the sections, in order.
 
+    Args:
+        predictions_path: path of the split's predictions file.
+
     Raises:
         UserError: the file is missing or damaged.
     """

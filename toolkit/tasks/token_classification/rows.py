@@ -124,6 +124,12 @@ def of_spans(text: str, spans: Sequence[Any], counting: Counting = CHARACTERS) -
 def tag_row(text: Any, label: Any, names: Mapping[str, str], counting: Counting = CHARACTERS) -> TaggedText:
     """Tag a row: a list of tokens with a list of tags, or a text with the spans of its entities.
 
+    Args:
+        text: text, or list of tokens.
+        label: list of tags, or list of entities, or the text of such a list.
+        names: name of each tag that is a number.
+        counting: unit of the spans: characters, or units of another encoding.
+
     Raises:
         ValueError: it is neither.
     """
@@ -160,7 +166,13 @@ def counting_in(pairs: Iterable[tuple[Any, Any]]) -> Counting:
 
 
 def tag_names(rows: datasets.Dataset, column: str, names_in_recipe: Any = None) -> dict[str, str]:
-    """Return the names of tags that are numbers: from the recipe, or the data's own."""
+    """Return the names of tags that are numbers: from the recipe, or the data's own.
+
+    Args:
+        rows: rows of the split.
+        column: column of the tags.
+        names_in_recipe: value of ``data.label_names``; None if the recipe has none.
+    """
     names = names_in_recipe or getattr(getattr(rows.features[column], "feature", None), "names", None) or {}
     return dict(names) if isinstance(names, dict) else {str(index): name for index, name in enumerate(names)}
 

@@ -65,7 +65,12 @@ def score(reference_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequ
 def score_intervals(
     reference_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]
 ) -> dict[str, list[float]]:
-    """Return the 95% confidence interval of each metric of :func:`score`, from resampled texts."""
+    """Return the 95% confidence interval of each metric of :func:`score`, from resampled texts.
+
+    Args:
+        reference_tags: tags of the words of each text in the data.
+        predicted_tags: tags of the words of each text that the model predicts.
+    """
     counts = _counts_of_texts(reference_tags, predicted_tags)
     return bootstrap_intervals(lambda texts: _scores_of_counts(counts[texts]), len(counts))
 
@@ -74,6 +79,10 @@ def _counts_of_texts(reference_tags: Sequence[Sequence[str]], predicted_tags: Se
     """Return the counts of each text, (N, 5) int64.
 
     They are its found entities, its entities, its predicted entities, its words with the correct tag, and its words.
+
+    Args:
+        reference_tags: tags of the words of each text in the data.
+        predicted_tags: tags of the words of each text that the model predicts.
     """
     counts = []
     for reference, predicted in zip(reference_tags, predicted_tags, strict=True):

@@ -64,6 +64,12 @@ def prepare(
     """Cut the splits of :func:`load_splits` into windows (:class:`.windows.TaggedWindows`).
 
     The labels are ``O``, and ``B-TYPE`` and ``I-TYPE`` of each type in any split.
+
+    Args:
+        recipe: recipe of the run.
+        tokenizer: tokenizer of the run.
+        splits: rows of each split.
+        length: maximum length in tokens; None for the recipe's own.
     """
     from toolkit.tasks.token_classification.windows import TaggedWindows
 
@@ -101,29 +107,54 @@ def prepare(
 
 
 def token_counts(dataset: TaggedWindows) -> np.ndarray:
-    """Return the number of tokens of each window."""
+    """Return the number of tokens of each window.
+
+    Args:
+        dataset: evaluated data set.
+    """
     return dataset.sizes
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: TaggedWindows) -> tuple[Any, ...]:
-    """Return the best label of each token and its probability (:func:`.labelling.best_of_batch`)."""
+    """Return the best label of each token and its probability (:func:`.labelling.best_of_batch`).
+
+    Args:
+        output: output of the model.
+        batch: tensors of the batch, by name.
+        dataset: evaluated data set.
+    """
     from toolkit.tasks.token_classification.labelling import best_of_batch
 
     return best_of_batch(output, dataset.length)
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: TaggedWindows) -> dict[str, float]:
-    """Return the metrics of :func:`.tags.score`."""
+    """Return the metrics of :func:`.tags.score`.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
+    """
     return tags.score(*_tags_of_texts(outputs, dataset))
 
 
 def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: TaggedWindows) -> dict[str, list[float]]:
-    """Return the interval of each metric of :func:`.tags.score`, from resampled texts."""
+    """Return the interval of each metric of :func:`.tags.score`, from resampled texts.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
+    """
     return tags.score_intervals(*_tags_of_texts(outputs, dataset))
 
 
 def _tags_of_texts(outputs: tuple[np.ndarray, ...], dataset: TaggedWindows) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the tags of each text in the data, and the tags that the model predicts."""
+    """Return the tags of each text in the data, and the tags that the model predicts.
+
+    Args:
+        outputs: arrays of all batches as :func:`outputs` returns them, joined.
+        dataset: evaluated data set.
+    """
     predicted_labels, _ = dataset.of_words(*outputs)
     reference_labels = dataset.by_text(dataset.labels)
     return _names_of_labels(reference_labels, dataset.names), _names_of_labels(predicted_labels, dataset.names)
@@ -140,7 +171,13 @@ def _names_of_labels(labels: Sequence[np.ndarray], names: Sequence[str]) -> list
 
 
 def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
-    """Show scores by type of entity, and the most confident mistakes."""
+    """Show scores by type of entity, and the most confident mistakes.
+
+    Args:
+        folder: run folder.
+        predictions_path: path of the split's predictions file.
+        results: content of ``metrics.json``.
+    """
     from toolkit.tasks.token_classification.report import report_sections
 
     return report_sections(predictions_path)
@@ -153,7 +190,15 @@ def baselines(
     prepared_data: PreparedData,
     console: Console,
 ) -> dict[str, Baseline]:
-    """Return the scores of a linear model of each word and its neighbors; see :mod:`.linear_tagger`."""
+    """Return the scores of a linear model of each word and its neighbors; see :mod:`.linear_tagger`.
+
+    Args:
+        recipe: recipe of the run.
+        tokenizer: tokenizer of the run.
+        splits: rows of each split.
+        prepared_data: model inputs of each split.
+        console: console for progress.
+    """
     from toolkit.tasks.token_classification.linear_tagger import METHOD, tag_words
 
     words = {name: [[row["text"][a:b] for a, b in row["words"]] for row in rows] for name, rows in splits.items()}
@@ -170,5 +215,9 @@ def baselines(
 
 
 def prediction_columns(run: Run) -> dict[str, type]:
-    """Return ``predicted_entities``: a list of mappings with ``start``, ``end``, ``label``, ``text`` and ``score``."""
+    """Return ``predicted_entities``: a list of mappings with ``start``, ``end``, ``label``, ``text`` and ``score``.
+
+    Args:
+        run: trained run.
+    """
     return {"predicted_entities": list}

@@ -82,7 +82,12 @@ class TaggedWindows:
         return np.concatenate([np.zeros(0, np.int64), *first_tokens])
 
     def _cut(self, first: np.ndarray, stride: int) -> None:
-        """Compute the windows, and the words in them."""
+        """Compute the windows, and the words in them.
+
+        Args:
+            first: position of each word's first token in its text, :data:`NO_POSITION` for a word without tokens.
+            stride: number of tokens that neighboring windows share.
+        """
         sizes, step = self.tokens.sizes(), self.max_length - stride
         counts = 1 + np.maximum(0, -(-(sizes - self.max_length) // step))
         starts = np.cumsum(counts) - counts
