@@ -198,7 +198,14 @@ def draw_mask(mask, seed, threshold):
 
 @compiled_loop()
 def keep(x, keep_mask, out, scale):
-    """Write x * scale where the mask is set, and 0 elsewhere."""
+    """Write x * scale where the mask is set, and 0 elsewhere.
+
+    Args:
+        x: input array.
+        keep_mask: bool mask of the elements to keep.
+        out: array for the result.
+        scale: factor of the kept elements.
+    """
     first, last = _own_share(x.shape[0])
     x, keep_mask, out = x[first:last], keep_mask[first:last], out[first:last]
     for i in range(last - first):
@@ -309,7 +316,13 @@ def scale_columns(table, factors, out):
 
 @compiled_loop()
 def scale_columns_backward(grad, factors, out):
-    """Write the gradient of the table, which is the sum over the examples."""
+    """Write the gradient of the table, which is the sum over the examples.
+
+    Args:
+        grad: gradient of the output, with the examples on the first axis.
+        factors: factors of the columns.
+        out: array for the result.
+    """
     batch, rows, columns, width = grad.shape
     for index in _own_rows(rows * columns):
         row, column = index // columns, index % columns
@@ -341,7 +354,13 @@ def gather_rows(x, index, out):
 
 @njit(inline="always")
 def _mean_and_scale(row, width, epsilon):
-    """Return the mean of a row, and the factor that gives it variance 1."""
+    """Return the mean of a row, and the factor that gives it variance 1.
+
+    Args:
+        row: the row.
+        width: number of its elements.
+        epsilon: number added to the variance.
+    """
     total = np.float32(0.0)
     for i in range(width):
         total += row[i]
@@ -354,7 +373,15 @@ def _mean_and_scale(row, width, epsilon):
 
 @njit(inline="always")
 def _normalize_rows(x, gain, bias, out, epsilon):
-    """Write the layer norm of this thread's share of rows."""
+    """Write the layer norm of this thread's share of rows.
+
+    Args:
+        x: matrix, (rows, width).
+        gain: factors of the columns, (width,).
+        bias: bias of the columns, (width,).
+        out: array for the result, (rows, width).
+        epsilon: number added to the variance.
+    """
     rows, width = x.shape
     for row in _own_rows(rows):
         x_row, out_row = x[row], out[row]
@@ -365,7 +392,15 @@ def _normalize_rows(x, gain, bias, out, epsilon):
 
 @compiled_loop("reassoc", "contract")
 def norm_rows(x, gain, bias, out, epsilon):
-    """Write the layer norm of each row."""
+    """Write the layer norm of each row.
+
+    Args:
+        x: matrix, (rows, width).
+        gain: factors of the columns, (width,).
+        bias: bias of the columns, (width,).
+        out: array for the result, (rows, width).
+        epsilon: number added to the variance.
+    """
     _normalize_rows(x, gain, bias, out, epsilon)
 
 
@@ -399,7 +434,16 @@ def norm_rows_backward(grad, x, gain, out, sums, epsilon):
 
 @compiled_loop()
 def add_on_grid(exact, update, out, rounded_out, rounder, sign):
-    """Write the sum of the exact stream and the update, which is rounded to the grid; and the sum in float32."""
+    """Write the sum of the exact stream and the update, which is rounded to the grid; and the sum in float32.
+
+    Args:
+        exact: stream on the grid, float64.
+        update: float32 update of the stream.
+        out: array for the new stream, float64.
+        rounded_out: array for the new stream in float32.
+        rounder: number that rounds to the grid if it is added and subtracted.
+        sign: 1 to add the update, -1 to subtract it.
+    """
     first, last = _own_share(exact.shape[0])
     exact, update, out, rounded_out = exact[first:last], update[first:last], out[first:last], rounded_out[first:last]
     for i in range(last - first):
@@ -495,7 +539,14 @@ def _softmax_gradient(grad, weights, out, width, grad_log_normalizer):
 
 @compiled_loop("reassoc", "contract")
 def softmax_rows_backward(grad, probabilities, out, divisor):
-    """Write the gradient of the scores."""
+    """Write the gradient of the scores.
+
+    Args:
+        grad: gradient of the probabilities.
+        probabilities: softmax of the scores; a row is along the last axis.
+        out: array for the result.
+        divisor: divisor of the scores.
+    """
     rows, width = grad.shape
     for row in _own_rows(rows):
         out_row = out[row]
@@ -509,7 +560,14 @@ def softmax_rows_backward(grad, probabilities, out, divisor):
 
 @compiled_loop("reassoc", "contract")
 def cross_entropy_rows(logits, labels, losses, normalizers):
-    """Write -log softmax(row)[label]; and for each row the largest score and the sum of exp(score - largest)."""
+    """Write -log softmax(row)[label]; and for each row the largest score and the sum of exp(score - largest).
+
+    Args:
+        logits: scores, (N, classes).
+        labels: class of each row, (N,).
+        losses: array for the losses, (N,).
+        normalizers: array for the largest score and the sum of each row, (N, 2).
+    """
     rows, width = logits.shape
     for row in _own_rows(rows):
         logit_row = logits[row]
@@ -528,7 +586,15 @@ def cross_entropy_rows(logits, labels, losses, normalizers):
 
 @compiled_loop("reassoc", "contract")
 def cross_entropy_rows_backward(grad, logits, labels, normalizers, out):
-    """Write the gradient of the logits; it is 0, without computation, for rows whose loss has gradient 0."""
+    """Write the gradient of the logits; it is 0, without computation, for rows whose loss has gradient 0.
+
+    Args:
+        grad: gradient of each loss, (N,).
+        logits: scores, (N, classes).
+        labels: class of each row, (N,).
+        normalizers: largest score and sum of exp(score - largest) of each row, (N, 2).
+        out: array for the result, (N, classes).
+    """
     rows, width = logits.shape
     for row in _own_rows(rows):
         logit_row, out_row, row_grad = logits[row], out[row], grad[row]
@@ -546,7 +612,14 @@ def cross_entropy_rows_backward(grad, logits, labels, normalizers, out):
 
 @compiled_loop("reassoc", "contract")
 def key_rows(x, out, epsilon, factor):
-    """Write rows with mean square 1, times the factor."""
+    """Write rows with mean square 1, times the factor.
+
+    Args:
+        x: matrix, (rows, width).
+        out: array for the result, (rows, width).
+        epsilon: number added to the mean square.
+        factor: factor of the result.
+    """
     rows, width = x.shape
     for row in _own_rows(rows):
         x_row, out_row = x[row], out[row]
@@ -560,7 +633,15 @@ def key_rows(x, out, epsilon, factor):
 
 @compiled_loop("reassoc", "contract")
 def key_rows_backward(grad, x, out, epsilon, factor):
-    """Write the gradient of x."""
+    """Write the gradient of x.
+
+    Args:
+        grad: gradient of the output, (rows, width).
+        x: matrix, (rows, width).
+        out: array for the result, (rows, width).
+        epsilon: number added to the mean square.
+        factor: factor of the output.
+    """
     rows, width = x.shape
     for row in _own_rows(rows):
         grad_row, x_row, out_row = grad[row], x[row], out[row]
@@ -600,7 +681,16 @@ def nearest_axes(x, out):
 
 @njit(inline="always")
 def _multiply(a, b, out, is_a_transposed, is_b_transposed, is_added):
-    """Write the product of two matrices, or add it to ``out``. Rows may be strided, columns are contiguous."""
+    """Write the product of two matrices, or add it to ``out``. Rows may be strided, columns are contiguous.
+
+    Args:
+        a: left matrix, (M, K), or (K, M) if it is transposed.
+        b: right matrix, (K, N), or (N, K) if it is transposed.
+        out: array for the product, (M, N).
+        is_a_transposed: whether ``a`` is transposed.
+        is_b_transposed: whether ``b`` is transposed.
+        is_added: whether the product is added to ``out``.
+    """
     _sgemm(
         np.int32(101),  # row by row
         np.int32(112 if is_a_transposed else 111),
@@ -670,7 +760,13 @@ def _weigh_keys(call, ring, chunk, weights, key_positions, hidden_until):
 
 @njit(inline="always")
 def _apply_dropout(x, keep_mask, rate):
-    """Apply dropout to a matrix, in place."""
+    """Apply dropout to a matrix, in place.
+
+    Args:
+        x: the matrix.
+        keep_mask: bool mask of the elements to keep.
+        rate: probability of dropping an element.
+    """
     (rows, width), scale = x.shape, np.float32(1.0 / (1.0 - rate))
     for row in range(rows):
         x_row, mask_row = x[row], keep_mask[row]

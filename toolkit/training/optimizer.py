@@ -98,7 +98,14 @@ class AdamW(FreesGradients, paddle.optimizer.AdamW):
     def _apply_optimize(
         self, loss: Any, startup_program: Any, params_grads: list[tuple[Any, Any]], param_group_idx: int = 0
     ) -> Any:
-        """Update all parameters once; on the CPU a compiled loop clips and updates together."""
+        """Update all parameters once; on the CPU a compiled loop clips and updates together.
+
+        Args:
+            loss: loss of the step, for Paddle's own update.
+            startup_program: program of a static graph, for Paddle's own update.
+            params_grads: pairs of a parameter and its gradient.
+            param_group_idx: index of the parameter group.
+        """
         clip = self._grad_clip
         has_supported_clip = clip is None or type(clip) is ClipGradByGlobalNorm
         if not (
@@ -142,7 +149,11 @@ class ComposedOptimizer(FreesGradients, paddle.optimizer.Optimizer):
         self.__dict__.update(settings)
 
     def shapes(self, parameter: Any) -> dict[str, list[int]]:
-        """Return the shape of each state tensor of a parameter, by its name. All of them start as zeros."""
+        """Return the shape of each state tensor of a parameter, by its name. All of them start as zeros.
+
+        Args:
+            parameter: parameter of the model.
+        """
         raise NotImplementedError
 
     def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
@@ -158,14 +169,24 @@ class ComposedOptimizer(FreesGradients, paddle.optimizer.Optimizer):
         raise NotImplementedError
 
     def _create_accumulators(self, block: Any, parameters: list[Any]) -> None:
-        """Create the optimizer's state for each parameter."""
+        """Create the optimizer's state for each parameter.
+
+        Args:
+            block: not used.
+            parameters: parameters to update.
+        """
         for parameter in parameters:
             for name, shape in self.shapes(parameter).items():
                 self._add_accumulator(name, parameter, shape=shape)
 
     @paddle.no_grad()
     def _append_optimize_op(self, block: Any, param_and_grad: tuple[Any, Any]) -> None:
-        """Update one parameter by its gradient."""
+        """Update one parameter by its gradient.
+
+        Args:
+            block: not used.
+            param_and_grad: the parameter and its gradient.
+        """
         parameter, gradient = param_and_grad
         decay = self._weight_decay if self._apply_decay_param_fun(parameter.name) else 0.0
         state = [self._get_accumulator(name, parameter) for name in self.shapes(parameter)]
@@ -178,11 +199,23 @@ class SGD(ComposedOptimizer):
     momentum: float
 
     def shapes(self, parameter: Any) -> dict[str, list[int]]:
-        """Return the shape of the velocity, if there is momentum."""
+        """Return the shape of the velocity, if there is momentum.
+
+        Args:
+            parameter: parameter of the model.
+        """
         return {"moment1": parameter.shape} if self.momentum else {}
 
     def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
-        """Update a parameter and its velocity by SGD's rule."""
+        """Update a parameter and its velocity by SGD's rule.
+
+        Args:
+            parameter: parameter to update, in place.
+            gradient: gradient of the parameter.
+            rate: learning rate.
+            decay: weight decay.
+            *state: tensors of the optimizer's state, in the order of :meth:`shapes`.
+        """
         step = gradient + decay * parameter if decay else gradient
         for velocity in state:
             step = velocity.scale_(self.momentum).add_(step)
@@ -196,11 +229,23 @@ class Lion(ComposedOptimizer):
     beta2: float
 
     def shapes(self, parameter: Any) -> dict[str, list[int]]:
-        """Return the shape of the moment."""
+        """Return the shape of the moment.
+
+        Args:
+            parameter: parameter of the model.
+        """
         return {"moment1": parameter.shape}
 
     def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
-        """Update a parameter and its moment by Lion's rule."""
+        """Update a parameter and its moment by Lion's rule.
+
+        Args:
+            parameter: parameter to update, in place.
+            gradient: gradient of the parameter.
+            rate: learning rate.
+            decay: weight decay.
+            *state: tensors of the optimizer's state, in the order of :meth:`shapes`.
+        """
         (moment,) = state
         direction = paddle.sign(self.beta1 * moment + (1 - self.beta1) * gradient)
         parameter.scale_(1 - rate * decay).subtract_(rate * direction)
@@ -218,13 +263,24 @@ class Adafactor(ComposedOptimizer):
         """Return the shapes of the step count and of the second moment, by name.
 
         For a matrix, the second moment is factored into one number for each row and one for each column.
+
+        Args:
+            parameter: parameter of the model.
         """
         *leading_dims, rows, columns = parameter.shape if parameter.ndim > 1 else (1, 1)
         moments = {"row_moment": [*leading_dims, rows, 1], "column_moment": [*leading_dims, 1, columns]}
         return {"step": [1], **(moments if parameter.ndim > 1 else {"moment2": parameter.shape})}
 
     def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
-        """Update a parameter and its second moment by Adafactor's rule."""
+        """Update a parameter and its second moment by Adafactor's rule.
+
+        Args:
+            parameter: parameter to update, in place.
+            gradient: gradient of the parameter.
+            rate: learning rate.
+            decay: weight decay.
+            *state: tensors of the optimizer's state, in the order of :meth:`shapes`.
+        """
         step, *moments = state
         step.add_(paddle.ones_like(step))
         share = paddle.pow(

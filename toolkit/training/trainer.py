@@ -342,6 +342,11 @@ class Finetuner(Trainer):
 
         The mean is over the loss terms, so a short last micro-batch weighs less. Loss terms are the labels that are not
         ignored. If classes have weights, each term has the weight of its class.
+
+        Args:
+            model: the model.
+            inputs: tensors of a micro-batch, by name.
+            step_control: not used.
         """
         model.train()
         self.step_learning_rate = self._get_learning_rate()
@@ -375,7 +380,11 @@ class Finetuner(Trainer):
         return compute_loss_weights(terms, ranks.total([sum(terms)])[0])
 
     def _sum_over_processes(self, loss: paddle.Tensor) -> paddle.Tensor:
-        """Sum gradients and loss over all processes. Agree also on whether to stop and whether to save."""
+        """Sum gradients and loss over all processes. Agree also on whether to stop and whether to save.
+
+        Args:
+            loss: share of this process in the loss of the step, a scalar.
+        """
         own_numbers = [float(loss), interruption.has_signal(), is_first_process() and self._overdue()]
         sums = ranks.total(own_numbers) if self.sharding else ranks.sum_gradients(self.model.parameters(), own_numbers)
         self._agreed = Requests(*map(bool, sums[1:]))
@@ -407,6 +416,9 @@ class Finetuner(Trainer):
         """Add the gradients of a micro-batch's share of the loss to the parameters' gradients, in float32.
 
         The loss is never scaled, because bfloat16 has the range of float32 and does not lose small gradients.
+
+        Args:
+            loss: share of the micro-batch in the loss of the step, a scalar.
         """
         loss.backward()
 
@@ -416,6 +428,9 @@ class Finetuner(Trainer):
 
     def _check_loss_valid(self, loss: paddle.Tensor) -> None:
         """Read the step's loss and check that it is finite. No other part of a step waits for the device.
+
+        Args:
+            loss: loss of the step, a scalar.
 
         Raises:
             DivergedError: the loss is NaN or infinite.
@@ -509,7 +524,14 @@ class Finetuner(Trainer):
     def prediction_step(
         self, model: Any, inputs: dict[str, paddle.Tensor], prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[paddle.Tensor, tuple[paddle.Tensor, ...], paddle.Tensor]:
-        """Return the loss of a batch and the outputs that the task keeps. Logits are freed with the batch."""
+        """Return the loss of a batch and the outputs that the task keeps. Logits are freed with the batch.
+
+        Args:
+            model: the model.
+            inputs: tensors of the batch, by name.
+            prediction_loss_only: not used.
+            ignore_keys: not used.
+        """
         inputs = self._prepare_inputs(trim_padding(inputs, self.model.config) if self._cut else inputs)
         # Each batch has a separate seed, so it does not matter which process computes it.
         batch = self._batches_evaluated * num_processes() + process_rank() if self.shared else self._batches_evaluated
@@ -610,7 +632,14 @@ class ScheduleCallback(TrainerCallback):
         trainer.counted_at = trainer.saved_at = time.monotonic()
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        """Record the step, and decide whether to evaluate, save or stop."""
+        """Record the step, and decide whether to evaluate, save or stop.
+
+        Args:
+            args: arguments of the training; not used.
+            state: progress of the training.
+            control: decisions of the Trainer, changed in place.
+            **_: further arguments of the Trainer; not used.
+        """
         trainer, schedule = self.trainer, self.trainer.schedule
         state.epoch = state.global_step / schedule.steps_per_epoch
         self._count_seconds()
@@ -651,7 +680,14 @@ class ScheduleCallback(TrainerCallback):
             control.should_training_stop = True
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        """Record the time of the checkpoint, so that long training without an evaluation is saved too."""
+        """Record the time of the checkpoint, so that long training without an evaluation is saved too.
+
+        Args:
+            args: arguments of the training; not used.
+            state: progress of the training.
+            control: decisions of the Trainer.
+            **_: further arguments of the Trainer; not used.
+        """
         self.trainer.saved_at = time.monotonic()
 
     def _count_seconds(self) -> None:

@@ -39,7 +39,13 @@ def run(job: Job, folder: Path, sender: Sender, kernels: KernelClient) -> None:
 
 
 def send_steps_with_composed_loops(job: Job, folder: Path, sender: Sender) -> None:
-    """Send the tensors of the float32 step with each compiled loop in turn composed of Paddle's operations."""
+    """Send the tensors of the float32 step with each compiled loop in turn composed of Paddle's operations.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
+    """
     for loop in compiled.LOOPS if compiled.is_chosen() else ():
         sender.begin(loop)
         with compiled.compose_loops([loop]) as loop_calls:
@@ -49,5 +55,11 @@ def send_steps_with_composed_loops(job: Job, folder: Path, sender: Sender) -> No
 
 
 def send_step(job: Job, folder: Path, sender: Sender) -> None:
-    """Run the float32 step as in training, and send its tensors."""
+    """Run the float32 step as in training, and send its tensors.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
+    """
     make_step(job, folder, "float32").run(lambda name, value: sender.send_array("tensor", name, value))

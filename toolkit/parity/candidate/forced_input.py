@@ -41,6 +41,12 @@ def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
 
     Nothing is sent for a mutant if the port raises an error with it, or if the mutant changes no operation of a port of
     this project.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
+        kernels: kernels of the reference; not used.
     """
     files.wait_for_reference(folder, "forced_input.json", "forced_input")
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
@@ -77,7 +83,15 @@ def send_step(
 
 
 def _send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
-    """Send the operations of the port with a mutant in force, or the class of the error that it raises."""
+    """Send the operations of the port with a mutant in force, or the class of the error that it raises.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
+        truth: R64's tensors by name.
+        name: name of the mutant.
+    """
     mutant = find_mutant(name)
     if not (mutant.is_of_the_step if job.pair is not None else mutant.is_of_an_operation):
         return

@@ -132,7 +132,11 @@ class WatchedSource:
         return self.own.state()
 
     def restore(self, state: object) -> None:
-        """Restore an earlier state of the other source."""
+        """Restore an earlier state of the other source.
+
+        Args:
+            state: result of :meth:`state`.
+        """
         self.own.restore(state)
 
 
@@ -141,6 +145,11 @@ def send_draws(job: Job, folder: Path, sender: Sender) -> None:
 
     The steps recompute layers in the backward if the family can. The generated tokens only call the compiled loops of
     generation.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
     """
     kind = ported_class(job.model)
     step = kind(job, folder, "float32", kind.recomputing_backward)

@@ -20,6 +20,10 @@ def of_run(job: Job, folder: Path) -> Judged | None:
     """Return the description of the run's port and trainer, and of one step with the generators' own draws.
 
     The result is None if no run follows the gate, or if the model is so large that another step would take minutes.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
     """
     if not job.own_examples or job.brief:
         return None

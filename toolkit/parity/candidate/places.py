@@ -117,6 +117,10 @@ def _first_line(code: Callable[..., Any], pattern: str) -> str | None:
     """Return the result of :func:`line_of` for a plain function or class.
 
     The result is cached: each dtype and each of a hundred mutants needs the line of every module.
+
+    Args:
+        code: function or class.
+        pattern: regular expression of the source line.
     """
     source_lines = _source_lines(code)
     if source_lines is None:

@@ -95,7 +95,11 @@ class RecordedDraws:
         return None
 
     def restore(self, state: object) -> None:
-        """Do nothing: names repeat automatically when a block is computed again."""
+        """Do nothing: names repeat automatically when a block is computed again.
+
+        Args:
+            state: result of :meth:`state`; not used.
+        """
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         """Return the output of a ReLU whose inputs count as positive if R64's inputs are positive.

@@ -49,7 +49,13 @@ def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
 
 
 def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
-    """Run the port with the whole model in memory, in every dtype, and with each mutant."""
+    """Run the port with the whole model in memory, in every dtype, and with each mutant.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
+    """
     kind = step_class(job.model)
     early = issubclass(kind, PortedStep) and job.at_once
     if early:
@@ -74,7 +80,13 @@ def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
 
 
 def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> None:
-    """Send the results that do not need R64, while the reference computes R64 and leaves processor time free."""
+    """Send the results that do not need R64, while the reference computes R64 and leaves processor time free.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
+    """
     files.wait_for_reference(folder, "constants.safetensors")
     step = make_step(job, folder, job.dtypes[0])
     backwards = step.backwards
@@ -105,7 +117,13 @@ def send_own_draws_and_loops(job: Job, folder: Path, sender: Sender, tries_loops
 
 
 def _run_streamed(job: Job, folder: Path, sender: Sender) -> None:
-    """Run the port stage by stage, with all mutants in force at once, since each stage is computed only once."""
+    """Run the port stage by stage, with all mutants in force at once, since each stage is computed only once.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
+    """
     with contextlib.ExitStack() as faults:
         for name in job.mutants:
             faults.enter_context(find_mutant(name).in_force())
@@ -113,7 +131,12 @@ def _run_streamed(job: Job, folder: Path, sender: Sender) -> None:
 
 
 def send_loaded_weights(job: Job, sender: Sender) -> None:
-    """Send the weights that the port's loader reads from the checkpoint, if the job has one."""
+    """Send the weights that the port's loader reads from the checkpoint, if the job has one.
+
+    Args:
+        job: description of the comparison.
+        sender: connection to the comparator.
+    """
     sender.send_json("loader", None)
     if job.checkpoint is not None:
         config = part(job.model, "schema").resolve(job.checkpoint_config or job.config)
@@ -125,6 +148,10 @@ def send_initial_values(job: Job, sender: Sender) -> None:
     """Send samples of the values of each parameter in a few newly initialized models (:meth:`.Samples.tensors`).
 
     The parameters are initialized as in training.
+
+    Args:
+        job: description of the comparison.
+        sender: connection to the comparator.
     """
     sender.send_json("new place", f"models/{job.model}/weights.py")
     config = part(job.model, "schema").resolve(job.config)
@@ -219,7 +246,14 @@ def send_replays(backwards: tuple[str, str], job: Job, folder: Path, sender: Sen
 
 
 def _send_mutants(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray]) -> None:
-    """Send the results of each of the job's mutants."""
+    """Send the results of each of the job's mutants.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
+        truth: R64's tensors by name.
+    """
     for name in job.mutants:
         send_mutant(job, folder, sender, truth, name)
         gc.collect()  # frees the port, whose objects refer to each other

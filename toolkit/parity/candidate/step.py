@@ -401,7 +401,14 @@ class Step:
 
 
 def ignore(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
-    """Do nothing with a module's output: an :data:`OnLeave` for a run whose outputs are not measured."""
+    """Do nothing with a module's output: an :data:`OnLeave` for a run whose outputs are not measured.
+
+    Args:
+        name: name of the module.
+        call_name: name of the module's call.
+        layer: the module.
+        output: output of the module.
+    """
 
 
 @contextlib.contextmanager

@@ -26,7 +26,14 @@ LONG_TEXT = 60
 
 
 def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -> CandidateResult:
-    """Run only the tokenizer, and return its tokens and source locations."""
+    """Run only the tokenizer, and return its tokens and source locations.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator; not used.
+        kernels: kernels of the reference; not used.
+    """
     return CandidateResult(
         tokens=tokens(job.tokenizer, job.model), tokenizer_places=tokenizer_places(job.tokenizer, job.model)
     )
@@ -97,12 +104,24 @@ def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) 
 
 
 def _pad_text(tokenizer: Tokenizer, text: str, max_length: int, side: str) -> list[list[int]]:
-    """Return the ids and the attention mask of a text that is padded on one side, ``right`` or ``left``."""
+    """Return the ids and the attention mask of a text that is padded on one side, ``right`` or ``left``.
+
+    Args:
+        tokenizer: tokenizer of the port.
+        text: text to encode.
+        max_length: number of tokens after padding.
+        side: side of the padding.
+    """
     batch = tokenizer([text], max_length=max_length, padding="max_length", padding_side=side)
     return [batch["input_ids"][0].tolist(), batch["attention_mask"][0].tolist()]
 
 
 def _tokenizer(job: TokenizerJob, model: str) -> tuple[type[Tokenizer], str]:
-    """Return the port's tokenizer class, and the name of its method that reads the tokenizer's files."""
+    """Return the port's tokenizer class, and the name of its method that reads the tokenizer's files.
+
+    Args:
+        job: name and folder of the tokenizer.
+        model: name of the model family.
+    """
     tokenizer_spec = next(one for one in ported(model).tokenizers if one.kind == job.kind)
     return getattr(part(model, "tokenizer"), tokenizer_spec.name), tokenizer_spec.reader

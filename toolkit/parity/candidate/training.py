@@ -173,7 +173,12 @@ def apply_gradients(
 
 
 def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
-    """Return the schedule's learning rates of the updates of :func:`.updates.pick_updates`, float64 (N,)."""
+    """Return the schedule's learning rates of the updates of :func:`.updates.pick_updates`, float64 (N,).
+
+    Args:
+        finetuner: trainer with the schedule.
+        max_steps: number of updates of the whole run.
+    """
     rates = []
     for update in pick_updates(max_steps):
         finetuner.lr_scheduler.step(update - 1)
@@ -209,7 +214,14 @@ class _ForwardInputs(trainer.TrainerCallback):
             rows[batch[EXAMPLE]] = batch[key]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Measure the recorded inputs after an update, and forget them."""
+        """Measure the recorded inputs after an update, and forget them.
+
+        Args:
+            args: arguments of the training; not used.
+            state: progress of the training.
+            control: decisions of the Trainer.
+            **_: further arguments of the Trainer; not used.
+        """
         for name, value in clean_examples(self.inputs_by_name, self.terms).items():
             self.measure(append_number(name, state.global_step), value)
         self.inputs_by_name.clear()
@@ -224,7 +236,14 @@ class _AfterEachUpdate(trainer.TrainerCallback):
         self.measure = measure
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Measure the parameters after an update, and stop the training after the last."""
+        """Measure the parameters after an update, and stop the training after the last.
+
+        Args:
+            args: arguments of the training; not used.
+            state: progress of the training.
+            control: decisions of the Trainer.
+            **_: further arguments of the Trainer; not used.
+        """
         for name, value in weights.dump(self.finetuner.model):
             self.measure(append_number(f"updated:{name}", state.global_step), value)
         if isinstance(self.finetuner.optimizer, optimizer.Lion):
@@ -253,7 +272,14 @@ class _BeforeTheFirstUpdate(trainer.TrainerCallback):
         self.measure = measure
 
     def on_optimizer_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Measure the accumulated gradient of each parameter before the first update."""
+        """Measure the accumulated gradient of each parameter before the first update.
+
+        Args:
+            args: arguments of the training; not used.
+            state: progress of the training.
+            control: decisions of the Trainer.
+            **_: further arguments of the Trainer; not used.
+        """
         if state.global_step:
             return
         table = self.model.parameter_table

@@ -38,7 +38,11 @@ class Ledger(Protocol):
     def __init__(self, job: Job, folder: Path) -> None: ...
 
     def handle(self, message: Message) -> None:
-        """Handle a message of the port's process: measure its array or record its content."""
+        """Handle a message of the port's process: measure its array or record its content.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+        """
 
     def result(self) -> object:
         """Return the content of the task's JSON file."""

@@ -54,7 +54,12 @@ class AskedDraws(MessageHandler):
 
     @handles("asked")
     def _check_request(self, message: Message, request: DrawRequest) -> None:
-        """Record a problem if R64 has no such draw, or if its shape or dropout rate is different."""
+        """Record a problem if R64 has no such draw, or if its shape or dropout rate is different.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            request: draw that the port asks for: its kind, shape and rate.
+        """
         name = TensorName.parse(message.name)
         reference_name, draws = str(name.without_run), self.reference.draws[name.evaluation or TRAINING]
         if reference_name not in draws:

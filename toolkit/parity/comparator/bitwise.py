@@ -30,7 +30,12 @@ class Ledger(MessageHandler):
 
     @handles("tensor")
     def _compare_tensor(self, message: Message, content: None) -> None:
-        """Compare a tensor with R32's bit for bit, or record that R32 has no tensor of its name."""
+        """Compare a tensor with R32's bit for bit, or record that R32 has no tensor of its name.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         if message.name in self._theirs:
             self._ours[message.name] = ulp.compare_bits(message.value(), self._theirs[message.name])
         else:
@@ -43,12 +48,22 @@ class Ledger(MessageHandler):
 
     @handles("places")
     def _set_places(self, message: Message, places: dict[str, Place]) -> None:
-        """Record the source locations of the port's modules."""
+        """Record the source locations of the port's modules.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            places: source location of each module, by its name.
+        """
         self._result.places = places
 
     @handles("execution")
     def _set_execution(self, message: Message, execution: Execution) -> None:
-        """Record the facts about the port's process."""
+        """Record the facts about the port's process.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            execution: facts about the process, such as versions and device.
+        """
         self._result.execution = execution
 
     def result(self) -> BitwiseResult:

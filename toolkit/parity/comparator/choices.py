@@ -36,6 +36,10 @@ class Choices(MessageHandler):
         """Record the ReLU inputs of a module whose sign differs from R64's, and the largest |R64| among them.
 
         The message has int8 values: :data:`POSITIVE`, 0 or :data:`NAN`.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
         """
         name, recorded_draws = self._in_run(message)
         truth = recorded_draws.get(str(name))
@@ -52,6 +56,10 @@ class Choices(MessageHandler):
         """Record the hash buckets of a module's vectors that differ from R64's, and R64's largest margin among them.
 
         A margin is the distance of the best bucket from the second best.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
         """
         name, recorded_draws = self._in_run(message)
         truth = recorded_draws.get(str(name))
@@ -68,6 +76,10 @@ class Choices(MessageHandler):
         """Record the indices that differ from R64's, and the largest difference of their scores from R64's choice.
 
         The indices were chosen along the last axis of scores, by argmax, top-k or sort.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            scores_shape: shape of the scores from which the indices were chosen.
         """
         name, recorded_draws = self._in_run(message)
         truth, scores = recorded_draws.get(str(name)), recorded_draws.get(str(name._replace(kind="scores")))
@@ -85,7 +97,11 @@ class Choices(MessageHandler):
             self.facts.choice_flips[_place(message)] = _flips(is_flipped, np.nan_to_num(margins, nan=np.inf))
 
     def _in_run(self, message: Message) -> tuple[TensorName, TensorFile]:
-        """Return the name of a choice without its run, and R64's draws and choices of this run."""
+        """Return the name of a choice without its run, and R64's draws and choices of this run.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+        """
         name = TensorName.parse(message.name)
         return name.without_run, self.reference.draws[name.evaluation or TRAINING]
 
@@ -94,6 +110,9 @@ def _place(message: Message) -> str:
     """Return the path of the module that chose, with the run before it: ``evaluation/encoder.layers.0.attention``.
 
     The step has no run in the path. The number of the module's call follows the path, such as ``#1``.
+
+    Args:
+        message: message of the port's process, with the name and, if it sends an array, the array.
     """
     name = TensorName.parse(message.name)
     module = name.module + name.call

@@ -126,32 +126,62 @@ class DtypeLedger(MessageHandler):
 
     @handles("asked")
     def _check_request(self, message: Message, request: DrawRequest) -> None:
-        """Compare a requested draw with R64's draw of its name (:class:`.AskedDraws`)."""
+        """Compare a requested draw with R64's draw of its name (:class:`.AskedDraws`).
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            request: draw that the port asks for: its kind, shape and rate.
+        """
         self._draws.handle(message)
 
     @handles("signs", "buckets", "choice")
     def _compare_choice(self, message: Message, content: list[int] | None) -> None:
-        """Compare the signs, buckets or indices that a module chose with R64's (:class:`.Choices`)."""
+        """Compare the signs, buckets or indices that a module chose with R64's (:class:`.Choices`).
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: shape of the scores for indices; None for signs and buckets.
+        """
         self._choices.handle(message)
 
     @handles("unwatched")
     def _keep_unwatched(self, message: Message, content: None) -> None:
-        """Keep the loss or a gradient of the step without hooks, for the comparison with the step with hooks."""
+        """Keep the loss or a gradient of the step without hooks, for the comparison with the step with hooks.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self._unwatched[message.name] = message.value()
 
     @handles("second")
     def _keep_second(self, message: Message, content: None) -> None:
-        """Keep the loss or a gradient of the step's other backward, for the comparison of both backwards."""
+        """Keep the loss or a gradient of the step's other backward, for the comparison of both backwards.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self._second[message.name] = message.value()
 
     @handles("own plain", "own again")
     def _keep_own(self, message: Message, content: None) -> None:
-        """Keep a gradient of plain autograd or of the recomputing backward with the port's own draws."""
+        """Keep a gradient of plain autograd or of the recomputing backward with the port's own draws.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self._own[message.kind.removeprefix("own ")][message.name] = message.value()
 
     @handles("tensor")
     def _handle_tensor(self, message: Message, content: None) -> None:
-        """Record the difference of a tensor from R64's; keep the value of a gradient or of the loss."""
+        """Record the difference of a tensor from R64's; keep the value of a gradient or of the loss.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         truth = self.reference.truth.get(message.name)
         if is_gradient(message.name) or message.name == "loss":  # kept for later comparisons
             if self._is_brief and not self._is_ported and not self.reference.job.mutants:  # not compared later
@@ -193,13 +223,23 @@ class DtypeLedger(MessageHandler):
 
     @handles("held")
     def _handle_held(self, message: Message, content: None) -> None:
-        """Record the largest difference of a parameter in the port from the weight that it was assigned."""
+        """Record the largest difference of a parameter in the port from the weight that it was assigned.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         if message.name in self.reference.weights:
             self.measured.parameter_errors[message.name] = largest_difference(message, self.reference.weights)
 
     @handles("constant")
     def _handle_constant(self, message: Message, content: None) -> None:
-        """Record the error of a constant that the port computes itself, in units of rounding."""
+        """Record the error of a constant that the port computes itself, in units of rounding.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         name, own, exact = message.name, message.value(), self.reference.constants[message.name]
         self.measured.constant_errors[name] = (
             constants.measure_angle_error(own, exact)
@@ -209,17 +249,32 @@ class DtypeLedger(MessageHandler):
 
     @handles("is plain first")
     def _handle_backwards(self, message: Message, is_plain_first: bool) -> None:
-        """Record whether the step's own backward is plain autograd; otherwise the other backward is."""
+        """Record whether the step's own backward is plain autograd; otherwise the other backward is.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            is_plain_first: whether the step's own backward is plain autograd.
+        """
         self._is_plain_first = is_plain_first
 
     @handles("facts")
     def _handle_facts(self, message: Message, facts: CandidateFacts) -> None:
-        """Record the epsilons of the port's norms, and the number of its hash buckets."""
+        """Record the epsilons of the port's norms, and the number of its hash buckets.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            facts: settings of the port's modules.
+        """
         self.measured.facts.epsilons, self.measured.facts.num_buckets = facts.epsilons, facts.num_buckets
 
     @handles("places")
     def _handle_places(self, message: Message, places: dict[str, Place]) -> None:
-        """Record the source locations of the port's modules."""
+        """Record the source locations of the port's modules.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            places: source location of each module, by its name.
+        """
         self.measured.places = places
 
     def result(self) -> CandidateDtype:
@@ -305,7 +360,12 @@ def _difference(value: np.ndarray, truth: np.ndarray | None) -> TensorStats:
 
 
 def _are_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> bool:
-    """Return whether two sets of tensors have equal names and values, bit for bit."""
+    """Return whether two sets of tensors have equal names and values, bit for bit.
+
+    Args:
+        ours: tensors of the port, by name.
+        theirs: tensors of the reference, by name.
+    """
     return ours.keys() == theirs.keys() and all(
         np.array_equal(value, theirs[name], equal_nan=True) for name, value in ours.items()
     )

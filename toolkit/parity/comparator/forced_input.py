@@ -48,12 +48,22 @@ class Points(MessageHandler):
 
     @handles("buckets")
     def _compare_buckets(self, message: Message, content: None) -> None:
-        """Record the hash buckets of R64's vectors that differ from R64's buckets."""
+        """Record the hash buckets of R64's vectors that differ from R64's buckets.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self._choices.handle(message)
 
     @handles("signs", "choice", "asked")
     def _ignore_choice(self, message: Message, content: Any) -> None:
-        """Do nothing with a choice: an operation in isolation has R64's own choices."""
+        """Do nothing with a choice: an operation in isolation has R64's own choices.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
 
     @handles("lines")
     def _add_lines(self, message: Message, lines: dict[str, str]) -> None:
@@ -62,12 +72,22 @@ class Points(MessageHandler):
 
     @handles("places")
     def _set_places(self, message: Message, places: dict[str, Place]) -> None:
-        """Record the source locations of the port's modules."""
+        """Record the source locations of the port's modules.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            places: source location of each module, by its name.
+        """
         self.measured.modules = places
 
     @handles("call")
     def _add_call(self, message: Message, origin: CallOrigin) -> None:
-        """Record a call of one of Paddle's functions, with the fingerprint of its output."""
+        """Record a call of one of Paddle's functions, with the fingerprint of its output.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            origin: location and inputs of the call.
+        """
         self.measured.calls.append(
             FunctionCall(
                 message.name,
@@ -86,7 +106,12 @@ class Points(MessageHandler):
 
     @handles("entered_at")
     def _set_entered_at(self, message: Message, entered_at: dict[str, str]) -> None:
-        """Record the source line that calls each module, by the name of the module's input."""
+        """Record the source line that calls each module, by the name of the module's input.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            entered_at: source line, by name of the module's input.
+        """
         self.measured.entered_at = entered_at
 
     @handles("tensor")
@@ -94,6 +119,10 @@ class Points(MessageHandler):
         """Record the error of an operation's result or gradient against R64's.
 
         The axes may differ between the sides if the elements have the same order.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
         """
         truth = self.truth.get(message.name)
         if truth is None:
@@ -111,7 +140,12 @@ class Points(MessageHandler):
 
     @handles("awaited")
     def _add_missing(self, message: Message, gradient_names: list[str]) -> None:
-        """Record as missing each of these gradients that R64 has and the port did not send."""
+        """Record as missing each of these gradients that R64 has and the port did not send.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            gradient_names: names of the gradients that the port should have sent.
+        """
         for name in set(gradient_names) & self.truth.keys() - self.measured.tensors.keys():
             self.measured.tensors[name] = TensorStats([], missing=True)
 
@@ -140,7 +174,11 @@ class Ledger(MessageHandler):
         self._stopped: set[str] = set()
 
     def handle(self, message: Message) -> None:
-        """Handle a message about the process, or a message about the step of the last ``begin`` message."""
+        """Handle a message about the process, or a message about the step of the last ``begin`` message.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+        """
         if self.can_handle(message.kind):
             super().handle(message)
             return
@@ -156,12 +194,22 @@ class Ledger(MessageHandler):
 
     @handles("raised")
     def _stop(self, message: Message, reason: str) -> None:
-        """Record that the port raised an error with the current mutant, so that its measurements are omitted."""
+        """Record that the port raised an error with the current mutant, so that its measurements are omitted.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            reason: error of the port in words.
+        """
         self._stopped.add(self._now[0])
 
     @handles("execution")
     def _ignore_execution(self, message: Message, execution: Execution) -> None:
-        """Do nothing with the facts about the process: the report shows the gate's own facts."""
+        """Do nothing with the facts about the process: the report shows the gate's own facts.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            execution: facts about the process, such as versions and device.
+        """
 
     def result(self) -> ForcedInputResult:
         """Return the measurements by dtype, and by mutant and dtype.

@@ -53,7 +53,11 @@ class MessageHandler:
 
     @classmethod
     def can_handle(cls, kind: str) -> bool:
-        """Return whether the class has a method for messages of this kind."""
+        """Return whether the class has a method for messages of this kind.
+
+        Args:
+            kind: kind of message, the part of its header that selects the method.
+        """
         return kind in cls._method_names
 
     def handle(self, message: Message) -> None:

@@ -40,7 +40,12 @@ class LoadedWeights(MessageHandler):
 
     @handles("loaded")
     def _compare_parameter(self, message: Message, content: None) -> None:
-        """Record how a parameter of the port's loader differs from the reference's: name, shape or number of values."""
+        """Record how a parameter of the port's loader differs from the reference's: name, shape or number of values.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         theirs = self._theirs()
         name = message.name
         if name not in theirs:
@@ -93,7 +98,12 @@ class LoadedWeights(MessageHandler):
 
 
 def _of_shapes(ours: tuple[int, ...], theirs: tuple[int, ...]) -> str:
-    """Describe a parameter that the two sides read with different shapes."""
+    """Describe a parameter that the two sides read with different shapes.
+
+    Args:
+        ours: shape in the port.
+        theirs: shape in the reference.
+    """
     return f"the port reads shape {list(ours)}, the reference {list(theirs)}"
 
 

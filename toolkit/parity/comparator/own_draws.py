@@ -34,23 +34,43 @@ class OwnDraws(MessageHandler):
 
     @handles("draws step")
     def _begin_step(self, message: Message, content: None) -> None:
-        """Begin the counts of the next training step."""
+        """Begin the counts of the next training step.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self._counter.begin_step()
 
     @handles("sequence")
     def _count_sequence(self, message: Message, content: None) -> None:
-        """Count dropout masks of rate 1/2 that were drawn one after another, bool (masks, cells)."""
+        """Count dropout masks of rate 1/2 that were drawn one after another, bool (masks, cells).
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self._counter.sequence(message.value())
 
     @handles("mask")
     def _count_mask(self, message: Message, draw: OwnDraw) -> None:
-        """Count a dropout mask, bool, True for a kept element."""
+        """Count a dropout mask, bool, True for a kept element.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            draw: shape and rate of the draw.
+        """
         assert draw.rate is not None
         self._counter.mask(message.name, draw.rate, draw.shape, message.value())
 
     @handles("rotation")
     def _count_rotation(self, message: Message, draw: OwnDraw) -> None:
-        """Count the standard normal numbers of a random rotation."""
+        """Count the standard normal numbers of a random rotation.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            draw: shape and rate of the draw.
+        """
         self._counter.rotation(message.name, draw.shape, draw.is_seeded, message.value())
 
     def stats(self) -> GeneratorStats:

@@ -80,7 +80,12 @@ class Side(MessageHandler):
 
     @handles("draws step", "mask", "rotation", "sequence")
     def _count_draw(self, message: Message, draw: OwnDraw | None) -> None:
-        """Count a draw of the port's own generator (:class:`.OwnDraws`)."""
+        """Count a draw of the port's own generator (:class:`.OwnDraws`).
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            draw: shape and rate of the draw.
+        """
         self.has_drawn = True
         self.own_draws.handle(message)
 
@@ -92,38 +97,73 @@ class Side(MessageHandler):
 
     @handles("loop output")
     def _keep_loop_output(self, message: Message, content: None) -> None:
-        """Keep an output of the last call of a compiled loop."""
+        """Keep an output of the last call of a compiled loop.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         assert self._loop is not None
         self._loop[1].append(message.value())
 
     @handles("loader")
     def _begin_loading(self, message: Message, content: None) -> None:
-        """Record that the port runs its loader."""
+        """Record that the port runs its loader.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self.has_loaded = True
 
     @handles("loaded")
     def _compare_loaded(self, message: Message, content: None) -> None:
-        """Compare a parameter that the port's loader read (:class:`.LoadedWeights`)."""
+        """Compare a parameter that the port's loader read (:class:`.LoadedWeights`).
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self.loaded_weights.handle(message)
 
     @handles("new values")
     def _keep_new_values(self, message: Message, content: None) -> None:
-        """Keep the samples of a newly initialized parameter."""
+        """Keep the samples of a newly initialized parameter.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self.new_values[message.name] = message.value()
 
     @handles("new place")
     def _set_new_place(self, message: Message, place: str) -> None:
-        """Record the file of the port that initializes parameters."""
+        """Record the file of the port that initializes parameters.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            place: path of the file.
+        """
         self.new_place = place
 
     @handles("raised")
     def _set_raised(self, message: Message, reason: str) -> None:
-        """Record the error that the port raised with the mutant."""
+        """Record the error that the port raised with the mutant.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            reason: error of the port in words.
+        """
         self.raised = reason
 
     @handles("tokens", "tokenizer places", "leaks", "limited lines", "judged", "execution")
     def _set_own_report(self, message: Message, content: Any) -> None:
-        """Record a result that the port's process has measured itself, under the message's kind."""
+        """Record a result that the port's process has measured itself, under the message's kind.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         setattr(self.own_report, message.kind.replace(" ", "_"), content)
 
     def _finish_loop(self) -> None:
@@ -171,7 +211,11 @@ class Ledger(MessageHandler):
         self._mutant, self._dtype = "", ""
 
     def handle(self, message: Message) -> None:
-        """Handle a message, which belongs to the mutant and dtype of the last ``begin`` message."""
+        """Handle a message, which belongs to the mutant and dtype of the last ``begin`` message.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+        """
         if message.kind == BEGIN:
             super().handle(message)
             return

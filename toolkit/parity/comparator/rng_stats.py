@@ -294,7 +294,12 @@ def _equal_lines(lines: np.ndarray) -> tuple[int, int] | None:
 
 
 def note_problem(stats: DrawStats, message: str) -> None:
-    """Add a problem to the counts of a draw, unless they already have it."""
+    """Add a problem to the counts of a draw, unless they already have it.
+
+    Args:
+        stats: counts of the draw.
+        message: problem to add, in words.
+    """
     if message not in stats.problems:
         stats.problems.append(message)
 

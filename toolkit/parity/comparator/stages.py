@@ -113,12 +113,22 @@ class StageLedger(MessageHandler):
 
     @handles("asked")
     def _check_request(self, message: Message, request: DrawRequest) -> None:
-        """Compare a requested draw with R64's draw of its name (:class:`.AskedDraws`)."""
+        """Compare a requested draw with R64's draw of its name (:class:`.AskedDraws`).
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            request: draw that the port asks for: its kind, shape and rate.
+        """
         self._draws.handle(message)
 
     @handles("signs")
     def _compare_signs(self, message: Message, content: None) -> None:
-        """Compare the signs of a ReLU's inputs with R64's (:class:`.Choices`)."""
+        """Compare the signs of a ReLU's inputs with R64's (:class:`.Choices`).
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         self._choices.handle(message)
 
     @handles("tensor")
@@ -126,6 +136,10 @@ class StageLedger(MessageHandler):
         """Record the difference of a tensor from R64's, and in float32 also from the reference's float32 tensor.
 
         The reference has float32 tensors for hidden states, logits and the loss.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
         """
         name, truth = message.name, self._truth.get(message.name)
         theirs = self._truth.get(f"float32:{name}") if self.dtype == "float32" else None
@@ -141,6 +155,10 @@ class StageLedger(MessageHandler):
         """Record the largest difference of a parameter from its initial value.
 
         A tied output layer has the embedding's initial value.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
         """
         weights = stages.open_weights(self.side.job, self.stage)
         if message.name not in weights:
@@ -153,6 +171,10 @@ class StageLedger(MessageHandler):
 
         If the output layer is tied to the embedding, the rows of the batch's tokens are compared when the embedding's
         gradient has been added to them.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: first row, and whether the output layer is tied to the embedding.
         """
         start, tied = content
         truth = self.side.truth("head-table").rows(message.name, start, start + message.shape[0])
@@ -161,7 +183,12 @@ class StageLedger(MessageHandler):
 
     @handles("all rows")
     def _handle_all_rows(self, message: Message, content: list[int]) -> None:
-        """Record the difference of the gradient of an output layer that is not tied, after its last rows."""
+        """Record the difference of the gradient of an output layer that is not tied, after its last rows.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: shape of the gradient.
+        """
         self.measurements.tensors[f"gradient:{message.name}"] = self.measurements.partial.stats(tuple(content))
 
     @handles("own rows")
@@ -169,6 +196,10 @@ class StageLedger(MessageHandler):
         """Record the difference of the embedding's gradient, given its rows of the batch's tokens.
 
         All other rows are 0, or the rows of a tied output layer's gradient, which the head stage has measured.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: shape of the gradient, and whether the output layer is tied to the embedding.
         """
         shape, tied = content
         total = RunningStats((shape[0] - len(self.rows)) * shape[1])
@@ -207,7 +238,11 @@ class Ledger(MessageHandler):
         self._stage_places: dict[str, Place] = {}
 
     def handle(self, message: Message) -> None:
-        """Handle a message, which belongs to the stage and dtype of the last ``begin`` message."""
+        """Handle a message, which belongs to the stage and dtype of the last ``begin`` message.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+        """
         if self.can_handle(message.kind):
             super().handle(message)
         elif not self._stage:
@@ -224,19 +259,34 @@ class Ledger(MessageHandler):
 
     @handles("places")
     def _add_places(self, message: Message, places: dict[str, Place]) -> None:
-        """Record source locations of the current stage's modules, or outside of a stage of other code."""
+        """Record source locations of the current stage's modules, or outside of a stage of other code.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            places: source location of each module, by its name.
+        """
         own_places = self._stage_places if self._stage else self._places
         own_places |= places
 
     @handles("constant")
     def _compare_constant(self, message: Message, content: None) -> None:
-        """Record the error of a position table that the port computes itself, in units of rounding of the angle."""
+        """Record the error of a position table that the port computes itself, in units of rounding of the angle.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         theirs = files.read_tensors(self.folder / "reference" / "constants.safetensors")[message.name]
         self._constants[message.name] = constants.measure_angle_error(message.value(), theirs)
 
     @handles("done")
     def _finish(self, message: Message, content: None) -> None:
-        """Write the measurements of the current stage, which is complete, and release its R64 tensors."""
+        """Write the measurements of the current stage, which is complete, and release its R64 tensors.
+
+        Args:
+            message: message of the port's process, with the name and, if it sends an array, the array.
+            content: further content of the message; None if there is none.
+        """
         stages_measured = {dtype: ledger.result() for dtype, ledger in self._now.items()}
         self.side.finish(self._stage, MeasuredStage(stages_measured, self._stage_places))
         self.side.release_truth([self._stage, "head-table"] if self._stage == stages.HEAD else [self._stage])

@@ -109,12 +109,21 @@ def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:
 
 
 def recomputing_at_fault(verdict: Verdict) -> set[str]:
-    """Return the dtypes whose recomputing backward is wrong while forward and plain autograd are right."""
+    """Return the dtypes whose recomputing backward is wrong while forward and plain autograd are right.
+
+    Args:
+        verdict: verdict with its findings.
+    """
     return {dtype for dtype in {finding.dtype for finding in verdict.findings} if _is_at_fault(verdict, dtype)}
 
 
 def _is_at_fault(verdict: Verdict, dtype: str) -> bool:
-    """Return whether only the recomputing backward is wrong in a dtype."""
+    """Return whether only the recomputing backward is wrong in a dtype.
+
+    Args:
+        verdict: verdict with its findings.
+        dtype: dtype of the port's run.
+    """
     findings = [
         finding
         for finding in verdict.findings

@@ -113,7 +113,11 @@ class Verdict:
         return bool(self.findings and (self.reference_faults or of_reference))
 
     def compared_by(self, verdict: str) -> list[Comparison]:
-        """Return the comparisons that findings with this verdict come from, such as ``recomputed``."""
+        """Return the comparisons that findings with this verdict come from, such as ``recomputed``.
+
+        Args:
+            verdict: name of a verdict, as in :class:`Finding`.
+        """
         return getattr(self, verdict) if verdict in OF_RECOMPUTING else self.comparisons
 
     def nearest(self, dtype: str, count: int) -> list[Comparison]:
@@ -122,7 +126,14 @@ class Verdict:
         return sorted(comparisons, key=lambda c: c.margin, reverse=True)[:count]
 
     def find(self, verdict: str, name: str, message: str, dtype: str = "") -> None:
-        """Add a finding; see :class:`Finding` for the arguments."""
+        """Add a finding; see :class:`Finding` for the arguments.
+
+        Args:
+            verdict: number and name of the verdict.
+            name: name of the tensor or module.
+            message: finding in words.
+            dtype: dtype of the run; empty if it does not matter.
+        """
         self.findings.append(Finding(verdict, name, message, dtype))
 
     def note(self, kind: str, **data: Any) -> None:

@@ -77,7 +77,12 @@ def deviations(name: str, values: NewValues) -> Iterator[Deviation]:
 
 
 def spread_z(ours: SampleStats, theirs: SampleStats) -> float:
-    """Return the signed root z of the ratio of two sides' spreads; positive if the port's is larger."""
+    """Return the signed root z of the ratio of two sides' spreads; positive if the port's is larger.
+
+    Args:
+        ours: samples of the port's parameter.
+        theirs: samples of the reference's parameter.
+    """
     expected_share = (ours.count - 1) / (ours.count + theirs.count - 2)
     share = ours.squares / (ours.squares + theirs.squares)
     root = math.sqrt((ours.count + theirs.count - 2) * max(divergence(expected_share, share), 0.0))
@@ -85,7 +90,12 @@ def spread_z(ours: SampleStats, theirs: SampleStats) -> float:
 
 
 def mean_z(ours: SampleStats, theirs: SampleStats) -> float:
-    """Return the signed root z of the difference of two sides' means; 0 if its square is below expectation."""
+    """Return the signed root z of the difference of two sides' means; 0 if its square is below expectation.
+
+    Args:
+        ours: samples of the port's parameter.
+        theirs: samples of the reference's parameter.
+    """
     difference = ours.mean - theirs.mean
     between_means = _harmonic(ours, theirs) * difference**2
     share, free = between_means / (between_means + ours.squares + theirs.squares), ours.count + theirs.count - 1
@@ -94,7 +104,12 @@ def mean_z(ours: SampleStats, theirs: SampleStats) -> float:
 
 
 def _harmonic(ours: SampleStats, theirs: SampleStats) -> float:
-    """Return n m / (n + m) for the numbers of values n and m of the two sides."""
+    """Return n m / (n + m) for the numbers of values n and m of the two sides.
+
+    Args:
+        ours: samples of the port's parameter.
+        theirs: samples of the reference's parameter.
+    """
     return ours.count * theirs.count / (ours.count + theirs.count)
 
 

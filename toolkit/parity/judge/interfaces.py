@@ -40,7 +40,11 @@ OF_OUTPUTS = ("structure", "semantics", "rounding")
 
 
 def differing_outputs(candidate: CandidateResult) -> Mapping[str, OutputDifference]:
-    """Return the differences of the port's outputs from R64's by name, in the most accurate compared dtype."""
+    """Return the differences of the port's outputs from R64's by name, in the most accurate compared dtype.
+
+    Args:
+        candidate: results of the port.
+    """
     dtype_results = [candidate.dtypes[dtype] for dtype in ACCURATE if dtype in candidate.dtypes]
     return next(iter(dtype_results), CandidateDtype()).differing_outputs
 
@@ -95,6 +99,10 @@ def padded_outputs(reference: ReferenceResult, candidate: CandidateResult) -> se
 
     This is so if the reference's layers see no padding. The result has several outputs, among them the first of all
     outputs; otherwise it is empty. A single layer that returns more rows, as a convolution that pads, may be the fault.
+
+    Args:
+        reference: results of the reference.
+        candidate: results of the port.
     """
     ours = next((candidate.dtypes[dtype].tensors for dtype in ACCURATE if dtype in candidate.dtypes), {})
     tensor_names = {name: TensorName.parse(name) for name in reference.tensors}
@@ -111,7 +119,13 @@ def padded_outputs(reference: ReferenceResult, candidate: CandidateResult) -> se
 
 
 def _is_of_interface(finding: Finding, verdict: Verdict, candidate: CandidateResult) -> bool:
-    """Return whether a finding is on a replaceable output, which is finite, so that it may be set aside."""
+    """Return whether a finding is on a replaceable output, which is finite, so that it may be set aside.
+
+    Args:
+        finding: finding to classify.
+        verdict: verdict with the measured differences.
+        candidate: results of the port.
+    """
     stats = candidate.dtypes[finding.dtype].tensors.get(finding.name) if finding.dtype in candidate.dtypes else None
     is_finite = stats is None or stats.finite
     return finding.name in verdict.replaceable and finding.verdict in OF_OUTPUTS and is_finite

@@ -47,7 +47,12 @@ CONSTANT_UNITS = 8.0
 
 
 def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
-    """Return the verdict on the port, given the measurements of both workers."""
+    """Return the verdict on the port, given the measurements of both workers.
+
+    Args:
+        reference: results of the reference.
+        candidate: results of the port.
+    """
     verdict = Verdict()
     for name, problem in candidate.loading_problems.items():
         verdict.find("structure", f"parameter:{name}", problem)
@@ -108,6 +113,9 @@ def reference_faults(reference: ReferenceResult) -> list[Finding]:
     """Return a finding for each source line of the reference that leaves float64, and for a wrong loss.
 
     A loss is wrong if it differs from its definition. The names of the findings are source lines.
+
+    Args:
+        reference: results of the reference.
     """
     message = "the reference computes in less than float64 although its model is float64"
     faults = [Finding("reference", place, message) for place in reference.narrowings]
@@ -204,6 +212,10 @@ def _find_not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] 
     """Return the name of the reference's first tensor that is not finite, and a message; None if all are finite.
 
     A port is not judged by such a reference, and does not pass.
+
+    Args:
+        reference: results of the reference.
+        dtype: dtype of the port's run.
     """
     tensors = reference.tensors
     names = [name for name in tensors if _is_judged(name, dtype) and not is_measured(tensors[name], dtype)]
@@ -216,6 +228,9 @@ def _find_lost_truth(reference: ReferenceResult) -> tuple[str, str] | None:
     """Return the name of the first tensor whose digits R64 has lost (:func:`.is_lost`), and a message.
 
     The result is None without such a tensor.
+
+    Args:
+        reference: results of the reference.
     """
     tensors = reference.tensors
     names = [name for name in tensors if _is_judged(name, "float64") and is_lost(tensors[name])]
@@ -235,7 +250,14 @@ def _find_lost_truth(reference: ReferenceResult) -> tuple[str, str] | None:
 
 
 def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Judge hash buckets (verdict 4): another bucket than R64's is excused only if both are equal within rounding."""
+    """Judge hash buckets (verdict 4): another bucket than R64's is excused only if both are equal within rounding.
+
+    Args:
+        reference: results of the reference.
+        ours: measurements of the port in one dtype.
+        dtype: dtype of the port's run.
+        verdict: verdict to add to.
+    """
     for module, flips in ours.facts.bucket_flips.items():
         place = name_choice("buckets", module)
         if flips.shape is not None:
@@ -260,6 +282,12 @@ def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, v
 
     The sign of an input may differ from R64 only if the input is 0 within rounding, which the reference's own float32
     measures. For all other comparisons both sides use the signs of R64.
+
+    Args:
+        reference: results of the reference.
+        ours: measurements of the port in one dtype.
+        dtype: dtype of the port's run.
+        verdict: verdict to add to.
     """
     num_excused = 0
     largest_moves = reference.facts.relu_moved_lowered if dtype == "bfloat16" else reference.facts.relu_moved
@@ -274,7 +302,12 @@ def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, v
 
 
 def _sign_message(flips: Flips, slack: float) -> str:
-    """Describe the ReLU inputs whose signs differ, and the magnitude that rounding allows."""
+    """Describe the ReLU inputs whose signs differ, and the magnitude that rounding allows.
+
+    Args:
+        flips: number and magnitude of the inputs whose signs differ.
+        slack: magnitude that rounding allows.
+    """
     text = f"{flips.count} of {flips.of} inputs have another sign, one of them where"
     return f"{text} it is {flips.largest_margin:.1e}; rounding: {slack:.1e}"
 
@@ -283,6 +316,12 @@ def _judge_choices(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
     """Judge the indices that argmax, top-k and sort of a user's pair choose (verdict 4).
 
     Scores may have another order than in R64 only if they are equal within rounding.
+
+    Args:
+        reference: results of the reference.
+        ours: measurements of the port in one dtype.
+        dtype: dtype of the port's run.
+        verdict: verdict to add to.
     """
     num_excused = 0
     for module, flips in ours.facts.choice_flips.items():
@@ -343,7 +382,15 @@ def _is_judged(name: str, dtype: str) -> bool:
 
 
 def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Judge the difference of one tensor from R64 by its bounds (verdicts 2 and 3)."""
+    """Judge the difference of one tensor from R64 by its bounds (verdicts 2 and 3).
+
+    Args:
+        name: name of the tensor.
+        reference: results of the reference.
+        port: measurements of the port in one dtype.
+        dtype: dtype of the port's run.
+        verdict: verdict to add to.
+    """
     theirs, ours = reference.tensors[name], port.tensors[name]
     if ours.rms is None or not is_measured(theirs, dtype):
         return  # reported as a finding on the structure or on the reference
@@ -362,6 +409,12 @@ def _judge_unwatched(reference: ReferenceResult, ours: CandidateDtype, dtype: st
     """Judge the step without hooks, as in training, if it differs from the step with hooks (verdicts 2 and 3).
 
     If all bits are equal, no measurement of it exists.
+
+    Args:
+        reference: results of the reference.
+        ours: measurements of the port in one dtype.
+        dtype: dtype of the port's run.
+        verdict: verdict to add to.
     """
     for name, error in ours.unwatched.items():
         theirs, unwatched_name = reference.tensors.get(name), name_in_run(NO_HOOKS, name)
@@ -382,6 +435,12 @@ def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: s
     """Judge the port's recomputing backward by plain autograd of the same port and dtype.
 
     The gradients are compared with the recorded draws, and with the port's own draws.
+
+    Args:
+        reference: results of the reference.
+        ours: measurements of the port in one dtype.
+        dtype: dtype of the port's run.
+        verdict: verdict to add to.
     """
     tensors = reference.tensors
     measured_names = {name for name in tensors if is_measured(tensors[name], dtype)}

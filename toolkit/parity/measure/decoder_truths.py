@@ -88,13 +88,25 @@ def _map_linear(x_and_unit, weight, bias):
     """Return the linear map x W + b with its units, given x with its units.
 
     The roundings of x are independent of each other.
+
+    Args:
+        x_and_unit: input x, (N, inputs), and its units of rounding, of the same shape.
+        weight: weight W, (inputs, outputs).
+        bias: bias b, (outputs,).
     """
     x, unit = x_and_unit
     return x @ weight + bias, np.sqrt(unit**2 @ weight**2) + np.abs(x) @ np.abs(weight) + np.abs(bias)
 
 
 def _map_layer_norm(x_and_unit, gain, bias, epsilon):
-    """Return the layer norm of x with its units, given x with its units."""
+    """Return the layer norm of x with its units, given x with its units.
+
+    Args:
+        x_and_unit: input x, (N, width), and its units of rounding, of the same shape.
+        gain: factors of the columns, (width,).
+        bias: bias of the columns, (width,).
+        epsilon: number added to the variance.
+    """
     x, x_unit = x_and_unit
     rows, scale, unit = _normalize_rows(x, epsilon)
     scaled_unit = x_unit * scale

@@ -116,12 +116,23 @@ def _find_zero_rows(parameter: np.ndarray) -> np.ndarray:
 
 
 def compare_sides(ours: Samples, theirs: Samples) -> dict[str, NewValues]:
-    """Return the comparison of both sides' samples, by the name of each parameter that either side has."""
+    """Return the comparison of both sides' samples, by the name of each parameter that either side has.
+
+    Args:
+        ours: samples of the port's parameters.
+        theirs: samples of the reference's parameters.
+    """
     return {name: _compare_parameter(name, ours, theirs) for name in {**theirs.values, **ours.values}}
 
 
 def _compare_parameter(name: str, ours: Samples, theirs: Samples) -> NewValues:
-    """Return the comparison of both sides' samples of the parameter with this name."""
+    """Return the comparison of both sides' samples of the parameter with this name.
+
+    Args:
+        name: name of the parameter.
+        ours: samples of the port's parameters.
+        theirs: samples of the reference's parameters.
+    """
     new_values = NewValues(_describe_samples(name, ours), _describe_samples(name, theirs))
     if name not in ours.values or name not in theirs.values:
         return new_values

@@ -55,6 +55,11 @@ def _draw_scores(rng: np.random.Generator, shape: Sequence[int], max_exponent: f
     """Draw rows of scores, from nearly even to peaked, on a grid of exact float32 differences.
 
     The distance from the largest score is exact, so that only exp and the sum cause errors.
+
+    Args:
+        rng: random generator.
+        shape: shape of the scores; a row is along the last axis.
+        max_exponent: base-2 logarithm of the largest spread of a row.
     """
     spread = np.exp2(rng.uniform(-2.0, max_exponent, (*shape[:-1], 1)))
     return (np.rint(_draw_array(rng, shape) * spread * 2.0**12) / 2.0**12).astype(np.float32)
@@ -64,6 +69,11 @@ def _draw_rows(rng: np.random.Generator, shape: Sequence[int], epsilon: float) -
     """Draw rows of all magnitudes above the root of epsilon, float32.
 
     Some rows are far from 0 compared with their spread. If a loop subtracts two sums of such a row, no digits are left.
+
+    Args:
+        rng: random generator.
+        shape: shape of the result; a row is along the last axis.
+        epsilon: smallest mean square of a row.
     """
     size = np.sqrt(epsilon) ** rng.uniform(0.0, 1.0, (*shape[:-1], 1))
     mean = np.exp2(rng.uniform(-2.0, 9.0, size.shape)) * np.where(rng.random(size.shape) < 0.5, -1.0, 1.0)
@@ -74,6 +84,10 @@ def _draw_mask(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
     """Draw a mask that keeps about three quarters of the elements, and the last element of each row.
 
     A row without elements has no softmax.
+
+    Args:
+        rng: random generator.
+        shape: shape of the mask; a row is along the last axis.
     """
     mask = rng.random(tuple(shape), np.float32) < 0.75
     mask[..., -1] = True
@@ -91,7 +105,13 @@ def _draw_arrays(rng, *shapes):
 
 
 def _draw_gather_rows(rng, x, index):
-    """Draw a matrix and the indices of the rows to gather."""
+    """Draw a matrix and the indices of the rows to gather.
+
+    Args:
+        rng: random generator.
+        x: shape of the matrix.
+        index: shape of the indices.
+    """
     return _draw_array(rng, x), rng.integers(0, x[0], tuple(index))
 
 
@@ -103,7 +123,14 @@ def _draw_softmax(rng, scores, divisor=1.0, bias=None):
 
 
 def _draw_softmax_backward(rng, grad, probabilities, divisor=1.0):
-    """Draw the gradient of softmax weights, and the weights themselves, from even to peaked rows."""
+    """Draw the gradient of softmax weights, and the weights themselves, from even to peaked rows.
+
+    Args:
+        rng: random generator.
+        grad: shape of the gradient.
+        probabilities: shape of the weights.
+        divisor: divisor of the scores.
+    """
     weights = _compute_softmax(_draw_scores(rng, probabilities, 6.0).astype(np.float64))[0].astype(np.float32)
     return _draw_array(rng, grad), weights, divisor
 
@@ -144,12 +171,26 @@ def _draw_attention_backward(rng, *arguments):
 
 
 def _draw_cross_entropy(rng, logits, labels):
-    """Draw scores of classes and a label for each row."""
+    """Draw scores of classes and a label for each row.
+
+    Args:
+        rng: random generator.
+        logits: shape of the scores, (N, classes).
+        labels: shape of the labels, (N,).
+    """
     return _draw_scores(rng, logits), rng.integers(0, logits[-1], tuple(labels))
 
 
 def _draw_cross_entropy_backward(rng, grad, logits, labels, normalizers):
-    """Draw gradients of the losses, which are 0 in each eighth row, and the forward's input and normalizers."""
+    """Draw gradients of the losses, which are 0 in each eighth row, and the forward's input and normalizers.
+
+    Args:
+        rng: random generator.
+        grad: shape of the gradients, (N,).
+        logits: shape of the scores, (N, classes).
+        labels: shape of the labels, (N,).
+        normalizers: shape of the normalizers, (N, 2).
+    """
     scores, classes = _draw_cross_entropy(rng, logits, labels)
     _, total, largest = _compute_softmax(scores.astype(np.float64))
     row_grads = _draw_array(rng, grad)
@@ -158,7 +199,15 @@ def _draw_cross_entropy_backward(rng, grad, logits, labels, normalizers):
 
 
 def _draw_add_on_grid(rng, exact, update, rounder, sign):
-    """Draw a stream on a grid, and updates that are small or large compared with the grid's distances."""
+    """Draw a stream on a grid, and updates that are small or large compared with the grid's distances.
+
+    Args:
+        rng: random generator.
+        exact: shape of the stream.
+        update: shape of the update.
+        rounder: number that rounds to the grid if it is added and subtracted.
+        sign: 1 to add the update, -1 to subtract it.
+    """
     size = np.exp2(rng.uniform(-8.0, 8.0, tuple(update)))
     wide = rng.standard_normal(tuple(exact))
     return (wide + rounder) - rounder, (size * _draw_array(rng, update)).astype(np.float32), rounder, sign
@@ -206,6 +255,15 @@ def _exact_adamw(rates, decays, beta1, beta2, epsilon, factor, *tensors):
 
     Stored numbers are rounded once, as are the terms of a moment. The unit of a parameter also has the roundings of the
     division and the root.
+
+    Args:
+        rates: learning rate of each parameter.
+        decays: weight decay of each parameter.
+        beta1: decay rate of the mean gradient.
+        beta2: decay rate of the mean squared gradient.
+        epsilon: number added to the root of the mean squared gradient.
+        factor: clipping factor of all gradients.
+        *tensors: parameter, gradient, both moments and both powers of beta, for each parameter in turn.
     """
     beta1, beta2 = (np.float64(np.float32(beta)) for beta in (beta1, beta2))
     truths: list[Truth] = []
@@ -224,7 +282,18 @@ def _exact_adamw(rates, decays, beta1, beta2, epsilon, factor, *tensors):
 
 
 def _draw_adamw(rng, rates, decays, beta1, beta2, epsilon, factor, *shapes):
-    """Draw each parameter with its gradient and its optimizer state after some steps."""
+    """Draw each parameter with its gradient and its optimizer state after some steps.
+
+    Args:
+        rng: random generator.
+        rates: learning rate of each parameter.
+        decays: weight decay of each parameter.
+        beta1: decay rate of the mean gradient.
+        beta2: decay rate of the mean squared gradient.
+        epsilon: number added to the root of the mean squared gradient.
+        factor: clipping factor of all gradients.
+        *shapes: shapes of the six tensors of each parameter in turn: parameter, gradient, moments and powers.
+    """
     tensors = []
     for number in range(len(rates)):
         weight, grad, mean, square, power1, power2 = shapes[6 * number : 6 * number + 6]
@@ -260,7 +329,14 @@ def _normalize_rows(x: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarr
 
 
 def _exact_layer_norm(x, gain, bias, epsilon):
-    """Return the true layer norm of the rows."""
+    """Return the true layer norm of the rows.
+
+    Args:
+        x: rows, (rows, width).
+        gain: factors of the columns, (width,).
+        bias: bias of the columns, (width,).
+        epsilon: number added to the variance.
+    """
     x, gain, bias = _to_float64(x, gain, bias)
     norm_rows, _, unit = _normalize_rows(x, epsilon)
     return [(norm_rows * gain + bias, unit * np.abs(gain) + np.abs(bias))]
@@ -292,7 +368,14 @@ def _exact_layer_norm_backward(grad, x, gain, epsilon, rows=128):
 
 
 def _exact_add_on_grid(exact, update, rounder, sign):
-    """Return the true sum of a stream and an update rounded to the grid, in float64 and in float32."""
+    """Return the true sum of a stream and an update rounded to the grid, in float64 and in float32.
+
+    Args:
+        exact: stream on the grid, float64.
+        update: float32 update of the stream.
+        rounder: number that rounds to the grid if it is added and subtracted.
+        sign: 1 to add the update, -1 to subtract it.
+    """
     total = exact + sign * ((update.astype(np.float64) + rounder) - rounder)
     return [(total, np.zeros_like(total)), (total.astype(np.float32).astype(np.float64), np.zeros_like(total))]
 
@@ -325,7 +408,13 @@ def _softmax_gradient(grad, weights, unit, extra_grad):
 
 
 def _exact_softmax_backward(grad, weights, divisor=1.0):
-    """Return the true gradient of the scores of ``softmax``."""
+    """Return the true gradient of the scores of ``softmax``.
+
+    Args:
+        grad: gradient of the weights.
+        weights: softmax weights; a row is along the last axis.
+        divisor: divisor of the scores.
+    """
     grad, weights = _to_float64(grad, weights)
     exact, unit = _softmax_gradient(grad, weights, np.zeros_like(grad), np.zeros(1))
     return [(exact / divisor, (unit + np.abs(exact)) / divisor + LEAST)]
@@ -409,6 +498,10 @@ def _exact_cross_entropy(logits, labels):
     """Return the true losses, (N,), and the normalizers, (N, 2).
 
     The normalizers of a row are its largest score and the sum of exp(score - largest).
+
+    Args:
+        logits: scores, (N, classes).
+        labels: class of each row, (N,).
     """
     logits = logits.astype(np.float64)
     _, total, largest = _compute_softmax(logits)
@@ -421,7 +514,14 @@ def _exact_cross_entropy(logits, labels):
 
 
 def _exact_cross_entropy_backward(grad, logits, labels, normalizers):
-    """Return the true gradient of the scores of ``cross_entropy``."""
+    """Return the true gradient of the scores of ``cross_entropy``.
+
+    Args:
+        grad: gradient of each loss, (N,).
+        logits: scores, (N, classes).
+        labels: class of each row, (N,).
+        normalizers: largest score and sum of exp(score - largest) of each row, (N, 2).
+    """
     grad, logits, normalizers = _to_float64(grad, logits, normalizers)
     exact = np.exp(logits - normalizers[:, :1]) * (grad[:, None] / normalizers[:, 1:])
     unit = np.abs(exact) + np.where(grad[:, None], LEAST, 0.0)
@@ -438,7 +538,14 @@ def _exact_keys(x, epsilon, factor):
 
 
 def _exact_keys_backward(grad, x, epsilon, factor):
-    """Return the true gradient of the input of ``keys``."""
+    """Return the true gradient of the input of ``keys``.
+
+    Args:
+        grad: gradient of the output.
+        x: input of ``keys``.
+        epsilon: number added to the mean square.
+        factor: factor of the result.
+    """
     grad, x = _to_float64(grad, x)
     square = np.square(x).mean(-1, keepdims=True) + epsilon
     scale = factor / np.sqrt(square)

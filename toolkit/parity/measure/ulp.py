@@ -31,7 +31,12 @@ class BitDifference:
 
 
 def compare_bits(ours: np.ndarray, theirs: np.ndarray) -> BitDifference:
-    """Return the difference of a tensor of the port from the reference's tensor, bit by bit."""
+    """Return the difference of a tensor of the port from the reference's tensor, bit by bit.
+
+    Args:
+        ours: float32 tensor of the port.
+        theirs: float32 tensor of the reference, of the same shape.
+    """
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.dtype != np.float32:
         problem = f"{ours.dtype} {list(ours.shape)}, the reference's is {theirs.dtype} {list(theirs.shape)}"
         return BitDifference(max(ours.size, theirs.size, 1), theirs.size, NAN_DISTANCE, problem)
@@ -40,7 +45,12 @@ def compare_bits(ours: np.ndarray, theirs: np.ndarray) -> BitDifference:
 
 
 def count_ulps(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Return the number of units in the last place between each pair of elements, int64."""
+    """Return the number of units in the last place between each pair of elements, int64.
+
+    Args:
+        ours: float32 tensor of the port.
+        theirs: float32 tensor of the reference, of the same shape.
+    """
     distance = np.abs(_rank(ours) - _rank(theirs))
     is_nan = np.isnan(ours) | np.isnan(theirs)
     return np.where(is_nan, np.where(ours.view(np.int32) == theirs.view(np.int32), 0, NAN_DISTANCE), distance)

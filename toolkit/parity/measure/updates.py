@@ -31,6 +31,10 @@ def count_update_rows(batch_size: int, accumulation_steps: int) -> int:
     """Return the number of examples of an update: three micro-batches at most, the last with one example less.
 
     More micro-batches would detect no other faults. A batch of one example has no shorter last micro-batch.
+
+    Args:
+        batch_size: number of examples of a micro-batch.
+        accumulation_steps: number of micro-batches of an update.
     """
     return max(1, batch_size * min(accumulation_steps, 3) - (batch_size > 1 and accumulation_steps > 1))
 

@@ -49,7 +49,11 @@ class Sides:
     is_large: bool = False
 
     def pair_of(self, request: GateRequest) -> Pair:
-        """Return the pair of a request with the map and the size of these sides."""
+        """Return the pair of a request with the map and the size of these sides.
+
+        Args:
+            request: options of the gate.
+        """
         assert request.pair is not None
         return replace(request.pair, map=self.map, is_large=self.is_large)
 
@@ -253,12 +257,19 @@ def description_of(job: Path, side: str) -> Description:
 
 
 def weights_of(job: Path) -> Mapping[str, np.ndarray]:
-    """Return the initial weights from the reference's ``build``, float32, which stay on disk until they are read."""
+    """Return the initial weights from the reference's ``build``, float32, which stay on disk until they are read.
+
+    Args:
+        job: folder of the job.
+    """
     return TensorFile(job / "reference" / "weights.safetensors")
 
 
 def check_shapes(sides: Sides) -> None:
     """Check that both sides are models of one size. A few parameters of another shape are findings of the gate.
+
+    Args:
+        sides: descriptions of both sides, and their match.
 
     Raises:
         UserError: most parameters have no counterpart.
@@ -281,7 +292,14 @@ def check_shapes(sides: Sides) -> None:
 
 
 def write_pair(request: GateRequest, sides: Sides, weights: Mapping[str, np.ndarray], job: Path) -> None:
-    """Write the weights, buffers and the job that both workers need for the comparison itself."""
+    """Write the weights, buffers and the job that both workers need for the comparison itself.
+
+    Args:
+        request: options of the gate.
+        sides: descriptions of both sides, and their match.
+        weights: weights by name.
+        job: folder of the job.
+    """
     assert request.pair is not None
     with TensorWriter(job / "weights.safetensors") as writer:
         for name, value in weights.items():

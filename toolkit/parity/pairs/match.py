@@ -92,7 +92,13 @@ def propose_map(
 def match_parameters(
     reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], user_names: Mapping[str, Sequence[str]]
 ) -> list[ParameterMatch]:
-    """Match each parameter of the reference with one of the same shape; leave out those without a counterpart."""
+    """Match each parameter of the reference with one of the same shape; leave out those without a counterpart.
+
+    Args:
+        reference: parameters of the reference.
+        port: parameters of the port.
+        user_names: names in the port, by the reference's name, from the user's map.
+    """
     ours, theirs = ({one.name: one for one in side} for side in (port, reference))
     matches = [
         match for name, port_names in user_names.items() for match in match_by_map(theirs[name], port_names, ours)
@@ -147,12 +153,23 @@ def _unmatched_parameters(
 
 
 def _make_match(theirs: ParameterFacts, ours: ParameterFacts, certain: bool) -> ParameterMatch:
-    """Return the match of a parameter of the reference with a parameter of the port."""
+    """Return the match of a parameter of the reference with a parameter of the port.
+
+    Args:
+        theirs: parameter of the reference.
+        ours: parameter of the port.
+        certain: whether the match is certain.
+    """
     return ParameterMatch(theirs.name, ours.name, theirs.transposed != ours.transposed, certain)
 
 
 def _may_match(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
-    """Return whether two parameters have the same shape, role and last part of the name."""
+    """Return whether two parameters have the same shape, role and last part of the name.
+
+    Args:
+        theirs: parameter of the reference.
+        ours: parameter of the port.
+    """
     same_role = theirs.role == ours.role or "other" in (theirs.role, ours.role)
     return theirs.shape == ours.shape and same_role and last_word(theirs.name) == last_word(ours.name)
 
@@ -165,7 +182,12 @@ def _group_key(parameter: ParameterFacts) -> tuple[int | str, ...]:
 def _assign_counterparts(
     remaining: Sequence[ParameterFacts], free: Sequence[ParameterFacts]
 ) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
-    """Return the cheapest assignment among possible counterparts, and whether each pair of it is certain."""
+    """Return the cheapest assignment among possible counterparts, and whether each pair of it is certain.
+
+    Args:
+        remaining: parameters of the reference without a match.
+        free: parameters of the port without a match.
+    """
     from scipy.optimize import linear_sum_assignment  # takes longer than all the rest, and a run's gate matches nothing
 
     possible = np.array([[_may_match(one, other) for other in free] for one in remaining], bool).reshape(
@@ -217,6 +239,11 @@ def _count_crossed(
 ) -> np.ndarray:
     """Return how many certain pairs ran before a parameter and after its counterpart, or the other way around.
 
+    Args:
+        reference: parameters of the reference.
+        port: parameters of the port.
+        certain: pairs of a parameter of the reference and its certain counterpart in the port.
+
     Returns:
         The counts, (parameters of the reference, parameters of the port).
     """
@@ -234,7 +261,12 @@ def _count_crossed(
 
 
 def _name_cost(reference_name: str, port_name: str) -> float:
-    """Return the cost of matching two names: their distance, and an extra cost if they are spelled differently."""
+    """Return the cost of matching two names: their distance, and an extra cost if they are spelled differently.
+
+    Args:
+        reference_name: name in the reference.
+        port_name: name in the port.
+    """
     return name_distance(reference_name, port_name) + OTHER_SPELLING_COST * (
         not is_spelled_alike(reference_name, port_name)
     )
@@ -374,7 +406,13 @@ def _with_the_same_draws(modules: Mapping[str, str], draws: Mapping[str, str]) -
 def _orders_of(
     reference: Description, modules: Mapping[str, str], parameters: Sequence[ParameterMatch]
 ) -> dict[str, OutputOrder]:
-    """Return the order of each output's features in the port, by module, where a map permutes a weight's rows."""
+    """Return the order of each output's features in the port, by module, where a map permutes a weight's rows.
+
+    Args:
+        reference: description of the reference.
+        modules: name of the port's module, by the name of the reference's module.
+        parameters: matches of the parameters.
+    """
     facts = {one.name: one for one in reference.parameters}
     pieces: dict[str, list[ParameterMatch]] = defaultdict(list)
     for match in parameters:
@@ -397,7 +435,12 @@ def _is_in(path: str, module: str) -> bool:
 
 
 def _have_same_elements(theirs: tuple[int, ...] | None, ours: tuple[int, ...] | None) -> bool:
-    """Return whether two outputs may hold the same vectors: B x T x D and B*T x D, or another order of the axes."""
+    """Return whether two outputs may hold the same vectors: B x T x D and B*T x D, or another order of the axes.
+
+    Args:
+        theirs: shape in the reference; None if it is unknown.
+        ours: shape in the port; None if it is unknown.
+    """
     if not theirs or not ours:
         return theirs == ours == ()
     return (theirs[-1] == ours[-1] and math.prod(theirs) == math.prod(ours)) or axes_between(theirs, ours) is not None
@@ -407,6 +450,10 @@ def _shapes_conflict(theirs: tuple[int, ...] | None, ours: tuple[int, ...] | Non
     """Return whether broadcasting cannot make two shapes equal.
 
     Positions may be embedded for each text of a batch, or once for the whole batch.
+
+    Args:
+        theirs: shape in the reference; None if it is unknown.
+        ours: shape in the port; None if it is unknown.
     """
     if not theirs or not ours:
         return False
@@ -482,6 +529,11 @@ def _in_counterparts(
     """Return the matches of draws within matched modules, in any order of the modules.
 
     Return {} if these are fewer than the matches in one order.
+
+    Args:
+        theirs: draws of the reference.
+        ours: draws of the port.
+        module_matches: name of the port's module, by the name of the reference's module.
     """
     counterparts = {port: reference for reference, port in module_matches.items()}
     their_modules = [_find_innermost(one, module_matches) for one in theirs]
@@ -533,7 +585,12 @@ def _align_draws(
 
 
 def _match_score(theirs: DrawFacts, ours: DrawFacts) -> float:
-    """Return how well two draws match; 0 if they cannot."""
+    """Return how well two draws match; 0 if they cannot.
+
+    Args:
+        theirs: draw of the reference.
+        ours: draw of the port.
+    """
     if math.prod(theirs.shape) != math.prod(ours.shape):
         return 0.0
     return 3.0 - name_distance(theirs.name.partition(":")[2], ours.name.partition(":")[2])

@@ -100,7 +100,12 @@ def pair_request(
 
 
 def _check_trains(sources: Mapping[str, str | None], forward_only: bool) -> None:
-    """Check that both sides can be trained in the same way."""
+    """Check that both sides can be trained in the same way.
+
+    Args:
+        sources: file or module of each side.
+        forward_only: whether only the forward is compared.
+    """
     if forward_only:
         raise UserError("--steps: trains both sides, and --forward-only compares none of what trains them")
     having = [source for source in sources.values() if source and user_code.functions_of(source, user_code.TRAINING)]

@@ -79,7 +79,12 @@ def match_by_map(
 
 
 def is_only_turned(theirs: Sequence[int], ours: Sequence[int]) -> bool:
-    """Return whether merging neighboring axes turns only the transposed shape, not the shape itself, into the other."""
+    """Return whether merging neighboring axes turns only the transposed shape, not the shape itself, into the other.
+
+    Args:
+        theirs: shape in the reference.
+        ours: shape in the port.
+    """
     ends, of_ours, of_turned = (set(accumulate(shape, operator.mul)) for shape in (theirs, ours, ours[::-1]))
 
     def merges(products: set[int]) -> bool:
@@ -92,6 +97,10 @@ def match_fused(reference: Sequence[ParameterFacts], port: Sequence[ParameterFac
     """Yield the matches of parameters that are one parameter on a side and several on the other side.
 
     A parameter with a counterpart of the same shape is left out.
+
+    Args:
+        reference: parameters of the reference.
+        port: parameters of the port.
     """
     for whole, part, rows in _find_parts(reference, port):
         certain, transpose = _part_index(part) is not None, whole.transposed != part.transposed
@@ -105,6 +114,10 @@ def match_reshaped(reference: Sequence[ParameterFacts], port: Sequence[Parameter
     """Match parameters whose shapes differ only by axes of length 1 or by a transpose, the nearest names first.
 
     A transpose is only tried in the user's own layers, which may give their weights any name.
+
+    Args:
+        reference: parameters of the reference.
+        port: parameters of the port.
     """
     possible = [
         (name_distance(theirs.name, ours.name), place, theirs, ours)
@@ -125,7 +138,12 @@ def match_reshaped(reference: Sequence[ParameterFacts], port: Sequence[Parameter
 
 
 def _play_one_part(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
-    """Return whether two parameters may be the same kind of parameter, such as a weight."""
+    """Return whether two parameters may be the same kind of parameter, such as a weight.
+
+    Args:
+        theirs: parameter of the reference.
+        ours: parameter of the port.
+    """
     leaves = {last_word(theirs.name), last_word(ours.name)}
     return len(leaves) == 1 or ("other" in (theirs.role, ours.role) and "weight" in leaves and "bias" not in leaves)
 
@@ -136,12 +154,22 @@ def _without_unit_axes(parameter: ParameterFacts) -> list[int]:
 
 
 def _is_turned(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
-    """Return whether a matrix of a layer of unknown type has the other side's shape with its axes exchanged."""
+    """Return whether a matrix of a layer of unknown type has the other side's shape with its axes exchanged.
+
+    Args:
+        theirs: parameter of the reference.
+        ours: parameter of the port.
+    """
     return "other" in (theirs.role, ours.role) and len(theirs.shape) == 2 and theirs.shape == ours.shape[::-1]
 
 
 def _is_transposed(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
-    """Return whether the arrays of the two sides are transposes of each other."""
+    """Return whether the arrays of the two sides are transposes of each other.
+
+    Args:
+        theirs: parameter of the reference.
+        ours: parameter of the port.
+    """
     is_turned = _without_unit_axes(theirs) != _without_unit_axes(ours)
     return (theirs.transposed != ours.transposed) != is_turned
 

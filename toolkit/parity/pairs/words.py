@@ -27,7 +27,12 @@ def last_word(name: str) -> str:
 
 
 def is_spelled_alike(first_name: str, second_name: str) -> bool:
-    """Return whether the last words of two parameters' names are the same, and not only of one meaning."""
+    """Return whether the last words of two parameters' names are the same, and not only of one meaning.
+
+    Args:
+        first_name: name of a parameter.
+        second_name: name of another parameter.
+    """
     return re.split(r"[._]", first_name)[-1] == re.split(r"[._]", second_name)[-1]
 
 
@@ -43,6 +48,10 @@ def name_distance(first_name: str, second_name: str) -> float:
     """Return the distance of two names: 0 for the same words, 1 without a common word, 1 more for other numbers.
 
     Names that share some of their numbers are nearer: a stage may have a number on one side, and a name on the other.
+
+    Args:
+        first_name: name of a parameter.
+        second_name: name of another parameter.
     """
     a, b = split_words(first_name), split_words(second_name)
     numbers = [[word for word in side if word.isdigit()] for side in (a, b)]

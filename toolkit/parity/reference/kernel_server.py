@@ -42,12 +42,26 @@ def linear(
 
 
 def matmul(x: torch.Tensor, y: torch.Tensor, *, transpose_x: bool, transpose_y: bool) -> torch.Tensor:
-    """Return the product of two batches of matrices, each with its last two axes transposed if requested."""
+    """Return the product of two batches of matrices, each with its last two axes transposed if requested.
+
+    Args:
+        x: input.
+        y: second input.
+        transpose_x: whether ``x`` is transposed.
+        transpose_y: whether ``y`` is transposed.
+    """
     return torch.matmul(x.transpose(-1, -2) if transpose_x else x, y.transpose(-1, -2) if transpose_y else y)
 
 
 def layer_norm(x: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor, *, epsilon: float) -> torch.Tensor:
-    """Return the layer norm of ``x`` over its last axis."""
+    """Return the layer norm of ``x`` over its last axis.
+
+    Args:
+        x: input.
+        gain: factors of the last axis, (D,).
+        bias: bias of the last axis, (D,).
+        epsilon: number added to the variance.
+    """
     return functional.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
 
 
@@ -79,12 +93,24 @@ def activation(x: torch.Tensor, *, name: str) -> torch.Tensor:
 
 
 def total(x: torch.Tensor, *, dim: int | None, keepdim: bool) -> torch.Tensor:
-    """Return the sum of ``x`` along an axis; None sums all elements."""
+    """Return the sum of ``x`` along an axis; None sums all elements.
+
+    Args:
+        x: input.
+        dim: axis; None for all elements.
+        keepdim: whether the axis stays, with length 1.
+    """
     return torch.sum(x, dim=dim, keepdim=keepdim)
 
 
 def mean(x: torch.Tensor, *, dim: int | None, keepdim: bool) -> torch.Tensor:
-    """Return the mean of ``x`` along an axis; None averages all elements."""
+    """Return the mean of ``x`` along an axis; None averages all elements.
+
+    Args:
+        x: input.
+        dim: axis; None for all elements.
+        keepdim: whether the axis stays, with length 1.
+    """
     return torch.mean(x, dim=dim, keepdim=keepdim)
 
 
