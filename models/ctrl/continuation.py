@@ -122,7 +122,13 @@ class _DecoderLayer:
         return hidden_states + self.outer(F.relu(self.inner(self.norms[1](hidden_states)))), present
 
     def attend(self, hidden_states: Tensor, bias: Tensor | None, past: Cache) -> tuple[Tensor, Cache]:
-        """Return the output of the attention, (B, n_embd), and the keys and values; see :meth:`__call__`."""
+        """Return the output of the attention, (B, n_embd), and the keys and values; see :meth:`__call__`.
+
+        Args:
+            hidden_states: input of the attention, (B, n_embd).
+            bias: bias of the attention scores, which masks padding; None without padding.
+            past: keys and values of the earlier positions.
+        """
         depth = hidden_states.shape[1] // self.num_heads
         query, key, value = (
             project(hidden_states).reshape([-1, self.num_heads, 1, depth]) for project in self.projections
@@ -206,7 +212,13 @@ class Continuation:
         return logits
 
     def _compute_by_layers(self, tokens: Tensor, bias: Tensor | None, position: int) -> Tensor:
-        """Return the logits of the tokens at ``position``, (B, vocabulary), by Paddle's operations."""
+        """Return the logits of the tokens at ``position``, (B, vocabulary), by Paddle's operations.
+
+        Args:
+            tokens: token ids of the position, (B, 1).
+            bias: bias of the attention scores, which masks padding; None without padding.
+            position: number of positions before the tokens.
+        """
         position_ids = paddle.full_like(tokens, position)
         hidden_states = self.model.transformer.embed(tokens, position_ids).squeeze(1)  # (B, n_embd)
         presents = []
@@ -219,7 +231,12 @@ class Continuation:
     def _compute_by_loop(self, tokens: Tensor, bias: Tensor | None, position: int) -> Tensor:
         """Return the logits of the tokens at ``position``, (B, vocabulary), by one compiled loop.
 
-        The loop writes the new keys and values into the cache, which has room for later positions.
+        The loop writes the new keys and values into the cache, which has space for later positions.
+
+        Args:
+            tokens: token ids of the position, (B, 1).
+            bias: bias of the attention scores, which masks padding; None without padding.
+            position: number of positions before the tokens.
         """
         num_texts, heads, num_slots, depth = self._cache[0][0].shape
         if num_slots == position:

@@ -136,7 +136,11 @@ def explain_push_error(error: BaseException, request: HubRequest) -> HubError | 
 
 
 def _login_error(request: HubRequest) -> HubError:
-    """Return the error for a push without a token."""
+    """Return the error for a push without a token.
+
+    Args:
+        request: request to the hub that failed.
+    """
     return HubError("token", f"cannot push to {request.id}: not logged in; {LOGIN}")
 
 
@@ -191,7 +195,11 @@ def _response_error(response: Any, request: HubRequest) -> HubError:
 
 
 def _gated_error(request: HubRequest) -> HubError:
-    """Return the error for a repository whose owner grants access."""
+    """Return the error for a repository whose owner grants access.
+
+    Args:
+        request: request to the hub that failed.
+    """
     problem = f"{request.repository} is gated: its files are for those who were granted access"
     remedy = f"ask for it at {request.page}"
     if is_logged_in():
@@ -200,7 +208,11 @@ def _gated_error(request: HubRequest) -> HubError:
 
 
 def _missing_repository_error(request: HubRequest) -> HubError:
-    """Return the error for a repository that does not exist or is private."""
+    """Return the error for a repository that does not exist or is private.
+
+    Args:
+        request: request to the hub that failed.
+    """
     names = similar_names(request.id, request.kind)
     hint = f"did you mean {' or '.join(names)}" if names else "check its name"
     if is_logged_in():
@@ -211,13 +223,21 @@ def _missing_repository_error(request: HubRequest) -> HubError:
 
 
 def missing_file_error(request: HubRequest) -> HubError:
-    """Return the error for a repository that lacks the requested file."""
+    """Return the error for a repository that lacks the requested file.
+
+    Args:
+        request: request to the hub that failed.
+    """
     consequence = {"config.json": ", so it is no checkpoint of transformers"}.get(request.file or "", "")
     return HubError("file", f"{request.place} has no {request.file or 'such file'}{consequence}; see {request.page}")
 
 
 def _list_revisions(request: HubRequest) -> str:
-    """Return the end of a message that lists some revisions of the repository, the most similar first."""
+    """Return the end of a message that lists some revisions of the repository, the most similar first.
+
+    Args:
+        request: request to the hub that failed.
+    """
     from huggingface_hub import HfApi
 
     try:
@@ -261,7 +281,11 @@ def similar_names(id: str, kind: str) -> list[str]:
 
 
 def _is_offline(causes: list[BaseException]) -> bool:
-    """Return whether any of the exceptions means that the hub was not reached."""
+    """Return whether any of the exceptions means that the hub was not reached.
+
+    Args:
+        causes: exceptions of the download, from the last to the first.
+    """
     import requests
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
@@ -270,7 +294,11 @@ def _is_offline(causes: list[BaseException]) -> bool:
 
 
 def offline_error(request: HubRequest) -> HubError:
-    """Return the error for a file that is not in the cache if the hub cannot be reached."""
+    """Return the error for a file that is not in the cache if the hub cannot be reached.
+
+    Args:
+        request: request to the hub that failed.
+    """
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -285,7 +313,12 @@ def offline_error(request: HubRequest) -> HubError:
 
 
 def _interruption_error(causes: list[BaseException], request: HubRequest) -> HubError | None:
-    """Return the error for a download that stalled, was cut off or has a wrong size; None for other exceptions."""
+    """Return the error for a download that stalled, was cut off or has a wrong size; None for other exceptions.
+
+    Args:
+        causes: exceptions of the download, from the last to the first.
+        request: request to the hub that failed.
+    """
     import requests
 
     texts = [str(cause) for cause in causes]

@@ -198,7 +198,14 @@ def scale_columns_backward(grad: paddle.Tensor, factors: paddle.Tensor) -> paddl
 
 
 def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsilon: float) -> paddle.Tensor:
-    """Compute :func:`models.operations.ops.layer_norm` of (..., width)."""
+    """Compute :func:`models.operations.ops.layer_norm` of (..., width).
+
+    Args:
+        x: input, (..., width).
+        gain: factors of the features, (width,).
+        bias: bias of the features, (width,).
+        epsilon: number added to the variance or the mean square.
+    """
     return _run_loop("norm_rows", x=x, gain=gain, bias=bias, epsilon=epsilon)["out"]
 
 
@@ -208,6 +215,12 @@ def layer_norm_backward(
     """Return the gradient of ``x``, and sums whose total over axis 0 is the gradients of gain and bias.
 
     The sums are of blocks of :data:`.kernels.BLOCK_ROWS` rows, (blocks, 2 * width).
+
+    Args:
+        grad: gradient of the output.
+        x: input, (..., width).
+        gain: factors of the features, (width,).
+        epsilon: number added to the variance or the mean square.
     """
     rows = count_numbers(x) // x.shape[-1]
     blocks = -(-rows // kernels.BLOCK_ROWS)
@@ -245,7 +258,13 @@ def softmax(scores: paddle.Tensor, divisor: float = 1.0, bias: paddle.Tensor | N
 
 
 def softmax_backward(grad: paddle.Tensor, probabilities: paddle.Tensor, divisor: float = 1.0) -> paddle.Tensor:
-    """Return the gradient of the scores of :func:`softmax`."""
+    """Return the gradient of the scores of :func:`softmax`.
+
+    Args:
+        grad: gradient of the output.
+        probabilities: result of :func:`softmax`.
+        divisor: divisor of the scores.
+    """
     return _run_loop("softmax_rows_backward", grad=grad, probabilities=probabilities, divisor=divisor)["out"]
 
 
@@ -266,7 +285,14 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> tuple[paddle.
 def cross_entropy_backward(
     grad: paddle.Tensor, logits: paddle.Tensor, labels: paddle.Tensor, normalizers: paddle.Tensor
 ) -> paddle.Tensor:
-    """Return the gradient of the logits of :func:`cross_entropy`."""
+    """Return the gradient of the logits of :func:`cross_entropy`.
+
+    Args:
+        grad: gradient of each loss, (N,).
+        logits: logits, (N, classes).
+        labels: class of each row, (N,).
+        normalizers: normalizers of :func:`cross_entropy`, (N, 2).
+    """
     arguments = {"grad": grad, "logits": logits, "labels": labels, "normalizers": normalizers}
     return _run_loop("cross_entropy_rows_backward", **arguments)["out"]
 
@@ -277,7 +303,14 @@ def keys(x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
 
 
 def keys_backward(grad: paddle.Tensor, x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
-    """Return the gradient of the input of :func:`keys`."""
+    """Return the gradient of the input of :func:`keys`.
+
+    Args:
+        grad: gradient of the output.
+        x: input, (..., width).
+        epsilon: number added to the variance or the mean square.
+        factor: factor of the output.
+    """
     return _run_loop("key_rows_backward", grad=grad, x=x, epsilon=epsilon, factor=factor)["out"]
 
 
@@ -398,7 +431,13 @@ def chunk_attention(
 
 
 def _check_indices(indices: paddle.Tensor, count: int, message: str) -> None:
-    """Raise IndexError if an index is not below ``count``: a loop would read and write outside of the array."""
+    """Raise IndexError if an index is not below ``count``: a loop would read and write outside of the array.
+
+    Args:
+        indices: indices to check.
+        count: number of rows of the array.
+        message: text of the error.
+    """
     numbers = indices.numpy()
     if numbers.min() < 0 or numbers.max() >= count:
         raise IndexError(message.format(numbers[(numbers < 0) | (numbers >= count)][0], count))

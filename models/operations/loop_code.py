@@ -67,7 +67,11 @@ def run_loop(loop: str, packed_arguments: bytes, work: int) -> None:
 
 @functools.cache
 def _address(loop: str) -> int:
-    """Return the address of a loop's machine code, which is compiled unless it is stored."""
+    """Return the address of a loop's machine code, which is compiled unless it is stored.
+
+    Args:
+        loop: name of the loop.
+    """
     engine = _engine()
     code = _read_code(loop)
     if code is None:
@@ -82,7 +86,11 @@ def _address(loop: str) -> int:
 
 
 def find_loop_file(loop: str) -> Path:
-    """Return the file that defines a loop."""
+    """Return the file that defines a loop.
+
+    Args:
+        loop: name of the loop.
+    """
     files = [Path(__file__).with_name(name) for name in LOOP_FILES]
     return next(file for file in files if f"\ndef {loop}(" in file.read_text(encoding="utf-8"))
 
@@ -125,7 +133,11 @@ def _object_file(loop: str, assembly: str, symbol: str) -> bytes:
 
 
 def _read_code(loop: str) -> bytes | None:
-    """Return a loop's object file as :func:`_store_code` wrote it; None if no intact file exists."""
+    """Return a loop's object file as :func:`_store_code` wrote it; None if no intact file exists.
+
+    Args:
+        loop: name of the loop.
+    """
     for folder in _folders():
         with contextlib.suppress(OSError):
             file_content = _read_trusted(folder, _file_name(loop))
@@ -136,7 +148,12 @@ def _read_code(loop: str) -> bytes | None:
 
 
 def _store_code(loop: str, code: bytes) -> None:
-    """Write a digest and an object file to the first trusted folder that is writable, if any."""
+    """Write a digest and an object file to the first trusted folder that is writable, if any.
+
+    Args:
+        loop: name of the loop.
+        code: object code of the loop.
+    """
     for folder in _folders():
         with contextlib.suppress(OSError):
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -234,12 +251,21 @@ def _open_trusted(
 
 
 def _digest(loop: str, code: bytes) -> bytes:
-    """Return the SHA-256 of an object file and its name, so that the file of another loop is not accepted."""
+    """Return the SHA-256 of an object file and its name, so that the file of another loop is not accepted.
+
+    Args:
+        loop: name of the loop.
+        code: object code of the loop.
+    """
     return hashlib.sha256(_file_name(loop).encode() + b"\0" + code).digest()
 
 
 def _file_name(loop: str) -> str:
-    """Return the name of a loop's object file, such as ``norm_rows-0123456789abcdef.o``."""
+    """Return the name of a loop's object file, such as ``norm_rows-0123456789abcdef.o``.
+
+    Args:
+        loop: name of the loop.
+    """
     return f"{loop}-{_key()[:16]}.o"
 
 

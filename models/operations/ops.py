@@ -171,7 +171,12 @@ class _AxialTable(PyLayer):
 
 
 def axial_table(row_table: paddle.Tensor, column_table: paddle.Tensor) -> paddle.Tensor:
-    """Concatenate (rows, 1, a) and (1, columns, b) at each row and column: (rows, columns, a + b)."""
+    """Concatenate (rows, 1, a) and (1, columns, b) at each row and column: (rows, columns, a + b).
+
+    Args:
+        row_table: table of the rows, (rows, 1, a).
+        column_table: table of the columns, (1, columns, b).
+    """
     if compiled.supports_compiled(row_table, column_table, loop="axial_positions"):
         return _AxialTable.apply(row_table, column_table)
     shape = [row_table.shape[0], column_table.shape[1], -1]

@@ -49,8 +49,7 @@ class Generator:
             shape: shape of the result.
             dtype: dtype of the result.
             seed: seed of this draw alone, after which Paddle's generator continues as before; None to draw from
-                Paddle's
-                generator.
+                Paddle's generator.
         """
         if seed is None:
             return paddle.randn(shape, dtype)
@@ -84,7 +83,13 @@ def use_rng(source: Source) -> Iterator[Source]:
 
 
 def draw_keep_mask(p: float, training: bool, shape: Sequence[int]) -> paddle.Tensor | None:
-    """Draw the mask of a dropout that another operation applies: bool of ``shape``; None if nothing is dropped."""
+    """Draw the mask of a dropout that another operation applies: bool of ``shape``; None if nothing is dropped.
+
+    Args:
+        p: probability of dropping an element.
+        training: whether the model trains; otherwise nothing is dropped.
+        shape: shape of the mask.
+    """
     return _source.draw_mask(p, list(shape)) if training and p != 0.0 else None
 
 

@@ -34,7 +34,14 @@ class WeightsError(ValueError):
 
 
 def linear_parameters(name: str, num_inputs: int, num_outputs: int, bias: bool = True) -> dict[str, Parameter]:
-    """Return the parameters of a linear layer by name, with or without a bias."""
+    """Return the parameters of a linear layer by name, with or without a bias.
+
+    Args:
+        name: path of the layer.
+        num_inputs: number of input features.
+        num_outputs: number of output features.
+        bias: whether the layer has a bias.
+    """
     table = {f"{name}.weight": Parameter((num_outputs, num_inputs), "linear")}
     return {**table, f"{name}.bias": Parameter((num_outputs,), "bias")} if bias else table
 

@@ -90,7 +90,13 @@ class ChunkedSelfAttention(nn.Layer):
         return at("heads", reorder(projection.reshape([-1, self.attention_head_size]), order))
 
     def merge_heads(self, rows: Tensor, batch: int, length: int) -> Tensor:
-        """Merge heads: (B*H*T, D) -> (B, T, H*D)."""
+        """Merge heads: (B*H*T, D) -> (B, T, H*D).
+
+        Args:
+            rows: vectors of all heads, (B*H*T, D).
+            batch: number of texts, B.
+            length: number of positions, T.
+        """
         order = heads_first(batch, length, self.num_attention_heads).invert()
         return reorder(rows, order).reshape([-1, length, self.num_attention_heads * self.attention_head_size])
 
@@ -203,7 +209,12 @@ class ChunkedSelfAttention(nn.Layer):
         return masks
 
     def padding_and_causal_mask(self, positions: Tensor | None, token_mask: Tensor | None) -> Tensor | None:
-        """Return the mask of padding and causality, bool, broadcastable to (B*H, n, C, K); None if all scores count."""
+        """Return the mask of padding and causality, bool, broadcastable to (B*H, n, C, K); None if all scores count.
+
+        Args:
+            positions: position of each query and key; None if they are in order.
+            token_mask: bool mask of the tokens that are not padding; None without padding.
+        """
         mask = None if token_mask is None else self.concat_neighbors(token_mask).unsqueeze(2)  # (B*H, n, 1, K)
         if self.is_decoder and positions is not None:
             causal_mask = compare_positions(positions, self.concat_neighbors(positions), paddle.greater_equal)
@@ -294,7 +305,12 @@ class LSHSelfAttention(ChunkedSelfAttention):
         return self.merge_heads(context, batch, length), buckets
 
     def single_chunk_positions(self, batch: int, length: int) -> Tensor:
-        """Return the positions of an unsorted sequence with a single chunk, (B*H, 1, T)."""
+        """Return the positions of an unsorted sequence with a single chunk, (B*H, 1, T).
+
+        Args:
+            batch: number of texts, B.
+            length: number of positions, T.
+        """
         return (paddle.arange(batch * self.num_attention_heads * length) % length).reshape([-1, 1, length])
 
     def attend_rows(
@@ -338,6 +354,9 @@ class LSHSelfAttention(ChunkedSelfAttention):
 
         If the configuration does not set it, it becomes a power of two near 2 * length / chunk length, with two factors
         if this is large. It is stored in the configuration, so that it is saved with the weights.
+
+        Args:
+            length: number of positions, T.
         """
         if self.config.num_buckets is None:
             self.config.num_buckets = num_buckets(self.config, length)

@@ -324,7 +324,14 @@ def _max_length_within(config: Mapping[str, Any], num_positions: int, free_keys:
 def _allows_length(
     config: Mapping[str, Any], num_tokens: int, set_keys: Collection[str] | None, change: Mapping[str, Any]
 ) -> bool:
-    """Return whether a training length is possible after a change of the length or the configuration."""
+    """Return whether a training length is possible after a change of the length or the configuration.
+
+    Args:
+        config: resolved configuration.
+        num_tokens: required number of tokens.
+        set_keys: keys that are set for a new model; None for a stored model.
+        change: keys of the configuration to change.
+    """
     changed_config = {**config, **{key: value for key, value in change.items() if key != LENGTH}}
     free_keys = _free_keys(None if set_keys is None else {*set_keys, *change})
     length = min_training_length(changed_config, change.get(LENGTH, num_tokens), free_keys)

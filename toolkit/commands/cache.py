@@ -62,7 +62,11 @@ class ClearResult:
 
 
 def list_entries(cache_dir: Path) -> list[Entry]:
-    """Return the entries of a cache folder, sorted by kind and name; an empty list if the folder does not exist."""
+    """Return the entries of a cache folder, sorted by kind and name; an empty list if the folder does not exist.
+
+    Args:
+        cache_dir: folder of the cache.
+    """
     return sorted(_iter_entries(cache_dir), key=lambda entry: (entry.kind, entry.path.name))
 
 
@@ -85,7 +89,12 @@ def clear_cache(cache_dir: Path, older_than: float | None = None) -> ClearResult
 
 
 def show_cache(cache_dir: Path, console: Console) -> None:
-    """Print the number and size of the entries of each kind, and the command that clears them."""
+    """Print the number and size of the entries of each kind, and the command that clears them.
+
+    Args:
+        cache_dir: folder of the cache.
+        console: console to print on.
+    """
     from rich.table import Table
 
     cache_entries = list_entries(cache_dir)
@@ -104,7 +113,13 @@ def show_cache(cache_dir: Path, console: Console) -> None:
 
 
 def report_clear_result(result: ClearResult, cache_dir: Path, console: Console) -> int:
-    """Print which entries were removed and which stay; return the exit status, 1 if an entry could not be removed."""
+    """Print which entries were removed and which stay; return the exit status, 1 if an entry could not be removed.
+
+    Args:
+        result: removed and remaining entries.
+        cache_dir: folder of the cache.
+        console: console to print on.
+    """
     console.print(f"{cache_dir}: removed {_count(result.removed_entries)}", highlight=False, soft_wrap=True)
     if result.entries_in_use:
         console.print(f"a run is using {_count(result.entries_in_use)}, which stay", highlight=False)
@@ -120,7 +135,11 @@ def _count(cache_entries: list[Entry]) -> str:
 
 
 def _iter_entries(cache_dir: Path) -> Iterator[Entry]:
-    """Yield the entries of the cache, including folders that a killed process left unfinished."""
+    """Yield the entries of the cache, including folders that a killed process left unfinished.
+
+    Args:
+        cache_dir: folder of the cache.
+    """
     for kind in KINDS:
         for path in _folders(cache_dir / kind):
             if path.name.startswith(UNFINISHED_PREFIX):

@@ -168,7 +168,11 @@ def compare_runs(folders: Sequence[Path], console: Console, output: Path | None 
 
 
 def comparison_tables(runs: Sequence[RunFiles]) -> list[ComparisonTable]:
-    """Return the tables of the comparison, in order. The table of metrics is the last."""
+    """Return the tables of the comparison, in order. The table of metrics is the last.
+
+    Args:
+        runs: runs to compare.
+    """
     incomparable = {
         split_name: reason for split_name in MEASURED_SPLITS if (reason := _incomparable_reason(split_name, runs))
     }
@@ -195,7 +199,13 @@ def comparison_tables(runs: Sequence[RunFiles]) -> list[ComparisonTable]:
 def _spread_over_seeds(
     runs: Sequence[RunFiles], differing_recipe_keys: Sequence[tuple[str, ...]], incomparable: Mapping[str, str]
 ) -> Iterator[ComparisonTable]:
-    """Yield a table with the mean and the spread of each metric, if the runs differ only in their seed."""
+    """Yield a table with the mean and the spread of each metric, if the runs differ only in their seed.
+
+    Args:
+        runs: runs to compare.
+        differing_recipe_keys: keys of the recipes that differ between the runs.
+        incomparable: reason why the runs cannot be ranked on a split, by split.
+    """
     if [key for key, *_ in differing_recipe_keys] != ["seed"]:
         return
     rows = []
@@ -262,7 +272,11 @@ def _metric_rows(runs: Sequence[RunFiles], incomparable: Mapping[str, str]) -> I
 
 
 def _baseline_rows(runs: Sequence[RunFiles]) -> Iterator[tuple[str, ...]]:
-    """Yield the metrics of simple methods, for comparison with the runs' metrics."""
+    """Yield the metrics of simple methods, for comparison with the runs' metrics.
+
+    Args:
+        runs: runs to compare.
+    """
     for key in dict.fromkeys(key for run in runs for key in run.baselines):
         columns = [run.baselines.get(key, {}) for run in runs]
         for metric in dict.fromkeys(metric for column in columns for metric in column):
@@ -299,7 +313,14 @@ def _print_table(comparison: ComparisonTable, names: Sequence[str], console: Con
 
 
 def _build_page(tables: Sequence[ComparisonTable], names: Sequence[str], runs: Sequence[RunFiles], output: Path) -> str:
-    """Return the HTML of the page with the comparison."""
+    """Return the HTML of the page with the comparison.
+
+    Args:
+        tables: tables of the comparison.
+        names: names of the runs.
+        runs: runs to compare.
+        output: path of the page.
+    """
     pages = [
         os.path.relpath(run.folder / PAGE, output.absolute().parent) if (run.folder / PAGE).exists() else ""
         for run in runs
@@ -330,7 +351,12 @@ def _table_section(comparison: ComparisonTable, names: Sequence[str]) -> Section
 
 
 def _learning_curves(names: Sequence[str], runs: Sequence[RunFiles]) -> Iterator[Section]:
-    """Yield the learning curves of all runs, with a plot for each metric over each of :data:`X_AXES`."""
+    """Yield the learning curves of all runs, with a plot for each metric over each of :data:`X_AXES`.
+
+    Args:
+        names: names of the runs.
+        runs: runs to compare.
+    """
     by_split = {
         split_name: [[row for row in run.rows if row.get("split") == split_name] for run in runs]
         for split_name in ("train", "validation")

@@ -308,6 +308,13 @@ def _predict_chunk(
     """Return the new columns of a chunk, and its notes: description of a problem -> row numbers.
 
     Rows without text have None in the new columns.
+
+    Args:
+        rows: rows of the chunk.
+        columns: texts of each input column, by name.
+        num_new_columns: number of columns that are added.
+        label_fn: function that predicts the new columns, given texts.
+        advance: function that is called with the number of rows that were finished.
     """
     complete_indices, notes = [], {f"no {name}": list[int]() for name in columns}
     for index in range(len(rows)):

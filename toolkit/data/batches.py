@@ -17,7 +17,11 @@ IGNORED_LABEL = -100
 
 
 def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Stack examples of equal shape to arrays (B, ...) under the same keys: floats as float32, others as int64."""
+    """Stack examples of equal shape to arrays (B, ...) under the same keys: floats as float32, others as int64.
+
+    Args:
+        rows: examples, each with its arrays by key.
+    """
     return {key: np.stack([_convert_dtype(row[key]) for row in rows]) for key in rows[0]}
 
 

@@ -70,7 +70,13 @@ def explain_load_errors(
 def _explain_hub_error(
     error: Exception, hub_file: HubRequest, find_unfetched: Callable[[], str | None]
 ) -> HubError | None:
-    """Return the error of the hub, even if the library only reports a missing data set; None for other errors."""
+    """Return the error of the hub, even if the library only reports a missing data set; None for other errors.
+
+    Args:
+        error: exception of the library.
+        hub_file: request to the hub that failed.
+        find_unfetched: function that returns the first missing file, or None.
+    """
     if isinstance(error, datasets.exceptions.DatasetNotFoundError):
         return request_refusal(hub_file._replace(file="README.md"))
     hub_error = explain_error(error, hub_file)

@@ -100,6 +100,13 @@ def _link_without_patterns(folder: Path, scratch: Path) -> Path:
 def _check_and_hash(recipe: Recipe, folder: Path, library_folder: Path, file: Path, builder: Any) -> str:
     """Check a data file of a folder, and return its SHA-256.
 
+    Args:
+        recipe: recipe of the run.
+        folder: folder of the data.
+        library_folder: folder as the library names it.
+        file: data file to check.
+        builder: the library's builder of the data set.
+
     Raises:
         UserError: the file is outside of the folder, or cannot be read.
     """
@@ -116,6 +123,10 @@ def _check_and_hash(recipe: Recipe, folder: Path, library_folder: Path, file: Pa
 
 def _check_rows(file: Path, builder: Any) -> None:
     """Check the rows of a csv or JSON file, unless the folder's card configures how the file is read.
+
+    Args:
+        file: data file to check.
+        builder: the library's builder of the data set.
 
     Raises:
         UnreadableFile: the file is not valid, or `datasets` would take minutes or gigabytes for it, or crash.
@@ -135,7 +146,11 @@ def _check_rows(file: Path, builder: Any) -> None:
 
 
 def _describe_settings(builder: Any) -> str:
-    """Return the settings of a builder that affect how files are read, such as the delimiter, as text."""
+    """Return the settings of a builder that affect how files are read, such as the delimiter, as text.
+
+    Args:
+        builder: the library's builder of the data set.
+    """
     return repr({key: value for key, value in vars(builder.config).items() if key not in ("data_files", "data_dir")})
 
 

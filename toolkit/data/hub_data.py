@@ -64,7 +64,12 @@ def get_commit(recipe: Recipe) -> str:
 
 
 def make_builder(recipe: Recipe, **options: Any) -> Any:
-    """Return the `datasets` builder of the recipe's data set, at its commit."""
+    """Return the `datasets` builder of the recipe's data set, at its commit.
+
+    Args:
+        recipe: recipe of the run.
+        **options: further options of the builder.
+    """
     datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False  # versions before 4 would run scripts
     name, commit = recipe.data.dataset, get_commit(recipe)
     return datasets.load_dataset_builder(name, recipe.data.config, revision=commit, **options)
@@ -76,7 +81,13 @@ def path_in_repository(location: str) -> str:
 
 
 def _prepare_csv(recipe: Recipe, hub_file: HubRequest, unfinished_folder: Path) -> None:
-    """Read a hub data set of csv files into a folder, with uninterpreted values."""
+    """Read a hub data set of csv files into a folder, with uninterpreted values.
+
+    Args:
+        recipe: recipe of the run.
+        hub_file: description of the request to the hub, for errors.
+        unfinished_folder: folder for the rows.
+    """
     commit = get_commit(recipe)
     # Errors are explained inside the cache's function: it would treat the OSError of a failed download as its own.
     with scratch_folder("rows-", parent_folder=unfinished_folder) as scratch, explain_load_errors(recipe, hub_file):
@@ -90,7 +101,13 @@ def _prepare_csv(recipe: Recipe, hub_file: HubRequest, unfinished_folder: Path) 
 
 
 def _find_unfetched_file(builder: Any, hub_file: HubRequest, commit: str) -> str | None:
-    """Return the first file of a data set that is missing from the client's cache; None if all are present."""
+    """Return the first file of a data set that is missing from the client's cache; None if all are present.
+
+    Args:
+        builder: the library's builder of the data set.
+        hub_file: description of the request to the hub, for errors.
+        commit: commit of the data set on the hub.
+    """
     for locations in (builder.config.data_files or {}).values():
         for file in map(path_in_repository, locations):
             if not isinstance(try_to_load_from_cache(hub_file.id, file, repo_type="dataset", revision=commit), str):
@@ -100,6 +117,11 @@ def _find_unfetched_file(builder: Any, hub_file: HubRequest, commit: str) -> str
 
 def _stored_builder(builder: Any, hub_file: HubRequest, commit: str) -> Any:
     """Return the builder of the cached rows of this commit; the library would use the newest rows of any commit.
+
+    Args:
+        builder: the library's builder of the data set.
+        hub_file: description of the request to the hub, for errors.
+        commit: commit of the data set on the hub.
 
     Raises:
         HubError: the cache has no rows of this commit.

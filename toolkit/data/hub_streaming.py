@@ -105,7 +105,13 @@ def _describe_streamed_rows(recipe: Recipe, split_name: str, row_counts: Streame
 
 
 def _fetch_rows(recipe: Recipe, hub_file: HubRequest, unfinished_folder: Path) -> None:
-    """Write the rows of each split, and their row counts, into a folder."""
+    """Write the rows of each split, and their row counts, into a folder.
+
+    Args:
+        recipe: recipe of the run.
+        hub_file: description of the request to the hub, for errors.
+        unfinished_folder: folder for the rows.
+    """
     counts = {}
     opened_files: list[str] = []  # locations of the files that were opened, in order
     explained_errors = explain_load_errors(
@@ -144,7 +150,17 @@ def _check_limits(recipe: Recipe, source_splits: Mapping[str, str]) -> None:
 def _fetch_split(
     recipe: Recipe, builder: Any, split_name: str, name: str, files: list[str], target: Path, opened_files: list[str]
 ) -> StreamedRows:
-    """Write the rows of a split into an Arrow file, and append each file to `opened_files` when it is opened."""
+    """Write the rows of a split into an Arrow file, and append each file to `opened_files` when it is opened.
+
+    Args:
+        recipe: recipe of the run.
+        builder: the library's builder of the data set.
+        split_name: split of the recipe.
+        name: name of the split on the hub.
+        files: files of the split.
+        target: file to write.
+        opened_files: list that each opened file is appended to.
+    """
     limit, buffer_size = getattr(recipe.data.limit, split_name), recipe.data.shuffle_buffer
     generator = np.random.default_rng([recipe.seed, 3, SPLITS.index(split_name)])
     if buffer_size is not None:
@@ -178,7 +194,14 @@ def _fetch_split(
 
 
 def _read_split_rows(builder: Any, name: str, files: list[str], opened_files: list[str]) -> Iterator[Any]:
-    """Yield the rows of a split file by file, and append each file to `opened_files` before it is read."""
+    """Yield the rows of a split file by file, and append each file to `opened_files` before it is read.
+
+    Args:
+        builder: the library's builder of the data set.
+        name: name of the split on the hub.
+        files: files of the split.
+        opened_files: list that each opened file is appended to.
+    """
     for location in files:
         opened_files.append(location)
         builder.config.data_files = {name: [location]}

@@ -197,7 +197,15 @@ def _train_tokenizer_once(
     vocab_size: int,
     *extra_arguments: Any,
 ) -> Tokenizer:
-    """Return the tokenizer that ``train`` writes for these texts, from the cache if it was trained before."""
+    """Return the tokenizer that ``train`` writes for these texts, from the cache if it was trained before.
+
+    Args:
+        train: function that trains a tokenizer and writes its files.
+        load: function that loads a tokenizer from its folder.
+        texts: texts to train on.
+        vocab_size: size of the vocabulary.
+        *extra_arguments: further arguments of ``train``.
+    """
     key = digest_parts(train.__name__, *texts, vocab_size, *map(str, extra_arguments), CACHE_VERSION)
 
     def write_tokenizer(unfinished_folder: Path) -> None:

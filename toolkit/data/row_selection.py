@@ -108,7 +108,15 @@ def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 def _column_texts(
     recipe: Recipe, key: tuple[str, ...], split_name: str, rows: Dataset, column: str
 ) -> Sequence[str | None]:
-    """Return the values of a column as text, with None for missing values."""
+    """Return the values of a column as text, with None for missing values.
+
+    Args:
+        recipe: recipe of the run.
+        key: recipe key to name in errors, part by part.
+        split_name: split of the recipe.
+        rows: rows of the split.
+        column: name of the column.
+    """
     if column not in rows.column_names:
         known_columns = ", ".join(list_innermost_columns(rows.features))
         raise recipe.error(key, f"no column {column} in the {split_name} split; it has {known_columns}")

@@ -89,7 +89,13 @@ def prepare_rows(builder: Any, scratch: Path, target: Path) -> None:
 
 
 def write_rows(features: Features, tables: Iterable[pa.Table], target: Path) -> None:
-    """Write the tables of a split to an Arrow file that :func:`load_stored_rows` can read."""
+    """Write the tables of a split to an Arrow file that :func:`load_stored_rows` can read.
+
+    Args:
+        features: column types of the rows.
+        tables: rows to write, as Arrow tables.
+        target: file to write.
+    """
     with ArrowWriter(path=str(target), features=features) as writer:
         for table in tables:
             writer.write_table(table)
@@ -106,13 +112,21 @@ def load_stored_rows(entry: Path) -> DatasetDict:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the message of an exception's cause, or of the exception without a cause, in one line."""
+    """Return the message of an exception's cause, or of the exception without a cause, in one line.
+
+    Args:
+        error: exception of the library.
+    """
     cause = error.__cause__ or error
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
 def reraise_full_disk(error: BaseException) -> None:
-    """Raise the OSError of a full or read-only disk that caused an exception; do nothing for other causes."""
+    """Raise the OSError of a full or read-only disk that caused an exception; do nothing for other causes.
+
+    Args:
+        error: exception of the library.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):

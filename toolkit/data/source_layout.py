@@ -82,7 +82,15 @@ def find_source_layout(
 def _is_text_table(
     recipe: Recipe, source: Path, text_columns: Collection[str], options: Mapping[str, str], encoding: str
 ) -> bool:
-    """Return whether a text file is a table with the text columns, according to its header, options or recipe."""
+    """Return whether a text file is a table with the text columns, according to its header, options or recipe.
+
+    Args:
+        recipe: recipe of the run.
+        source: file to read.
+        text_columns: columns that the recipe names as texts.
+        options: layout options of the recipe.
+        encoding: encoding of the file.
+    """
     if options.keys() & {"delimiter", "quote", "columns"}:
         return True
     layout = Layout(encoding=encoding, quote=recipe.data.quote or '"')
@@ -92,7 +100,14 @@ def _is_text_table(
 
 
 def _read_first_row(source: Path, kind: str, delimiter: str | None, layout: Layout) -> list[str]:
-    """Return the first row of a table, which may be a header; empty if the file cannot be read."""
+    """Return the first row of a table, which may be a header; empty if the file cannot be read.
+
+    Args:
+        source: file to read.
+        kind: kind of the file, such as ``csv``.
+        delimiter: text between two columns; None for the default.
+        layout: layout of the file.
+    """
     headerless_layout = replace(layout, columns=None, delimiter=delimiter or "")
     try:
         with convert_content_errors(source):

@@ -61,7 +61,7 @@ def check_source(recipe: Recipe, corpora: Collection[str]) -> None:
 
 
 def _list_library_readers() -> set[str]:
-    """Return the names of the modules of `datasets` that read a kind of data."""
+    """Return the names of the data formats that the library `datasets` can read, such as ``csv`` and ``parquet``."""
     from datasets import packaged_modules
 
     return {module.name for module in pkgutil.iter_modules(packaged_modules.__path__)}

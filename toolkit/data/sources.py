@@ -60,6 +60,12 @@ def load_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]
 def _concatenate_rows(recipe: Recipe, split_name: str, paths: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:
     """Return the rows of several files of a split in one data set.
 
+    Args:
+        recipe: recipe of the run.
+        split_name: split of the recipe.
+        paths: files of the split.
+        parts: rows of each file.
+
     Raises:
         UserError: the columns of the files differ.
     """

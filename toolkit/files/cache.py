@@ -61,6 +61,10 @@ def find_entry(kind: str, key: str) -> Path | None:
     """Return the folder of an intact entry; None if it is missing or damaged.
 
     A damaged entry is reported on standard error and removed.
+
+    Args:
+        kind: kind of the entry, the name of a folder in the cache.
+        key: key of the entry.
     """
     folder = cache_folder() / kind / key
     try:
@@ -82,6 +86,11 @@ def store_entry(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
 
     If several processes create the same entry at the same time, all use the entry of the first that finishes.
     :func:`get_or_create_entry` describes the arguments.
+
+    Args:
+        kind: kind of the entry, the name of a folder in the cache.
+        key: key of the entry.
+        fill: function that writes the entry's files, given its folder.
     """
     folder = cache_folder() / kind / key
 

@@ -142,7 +142,12 @@ def _read_head(path: Path, encoding: str) -> str:
 
 
 def _open_reader(lines: Iterable[str], layout: Layout) -> Any:
-    """Return an iterator over rows: :func:`csv.reader`, or :class:`_WordRows` for named columns between blanks."""
+    """Return an iterator over rows: :func:`csv.reader`, or :class:`_WordRows` for named columns between blanks.
+
+    Args:
+        lines: lines of the file.
+        layout: layout of the file.
+    """
     if layout.delimiter == " " and layout.columns:
         return _WordRows(lines, len(layout.columns))
     quoting: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if layout.quote == "none" else {"quotechar": layout.quote}

@@ -30,6 +30,10 @@ def write_new_file(path: Path, text: str, errors: str = "strict") -> None:
 def move_to_free_name(source: Path, target: Path) -> None:
     """Rename a file or folder to a name that is free.
 
+    Args:
+        source: file or folder to rename.
+        target: new name.
+
     Raises:
         FileExistsError: the new name exists already, even as a broken link.
     """

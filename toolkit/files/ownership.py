@@ -115,7 +115,13 @@ def remove_from_run(run_folder: Path, path: Path) -> None:
 
 
 def replace_in_run(run_folder: Path, source: Path, target_name: str) -> None:
-    """Move a file into a run folder, where it replaces an earlier file; do nothing if the folder has no ledger."""
+    """Move a file into a run folder, where it replaces an earlier file; do nothing if the folder has no ledger.
+
+    Args:
+        run_folder: run folder.
+        source: file to move.
+        target_name: name of the file in the run folder.
+    """
     if is_run_folder(run_folder):
         os.replace(source, run_folder / target_name)
 

@@ -153,7 +153,12 @@ def _flush_file(path: Path) -> None:
 
 
 def _output_layout(target: Path, table: Table) -> Layout:
-    """Return the layout of the output: the input's layout, with the default delimiter if the endings differ."""
+    """Return the layout of the output: the input's layout, with the default delimiter if the endings differ.
+
+    Args:
+        target: file to write.
+        table: input table.
+    """
     input_layout, has_same_ending = table.layout, content_ending(table.path) == content_ending(target)
     return Layout(
         input_layout.delimiter if has_same_ending else default_delimiter(target),

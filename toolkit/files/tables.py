@@ -75,7 +75,11 @@ class Rows:
         return [row[index] for row in self._rows]
 
     def arrays(self, kinds: Iterable[pa.DataType]) -> list[pa.Array]:
-        """Return the columns as Arrow arrays, one for each of the types."""
+        """Return the columns as Arrow arrays, in their order.
+
+        Args:
+            kinds: Arrow type of each column.
+        """
         return [build_array(self.column(index), kind) for index, kind in enumerate(kinds)]
 
     def values(self, name: str) -> list[Any]:

@@ -116,6 +116,10 @@ def is_text_encoding(name: str) -> bool:
 def check_encoding(path: Path, encoding: str = "utf-8") -> None:
     """Check that a whole file can be decoded.
 
+    Args:
+        path: text file.
+        encoding: encoding of the file.
+
     Raises:
         WrongEncodingError: the file is in another encoding; the message names the likely encoding.
         UnreadableFile: the file is compressed, and its encoding is not UTF-8.
@@ -165,7 +169,13 @@ def _build_encoding_error(path: Path, encoding: str, byte_position: int, line: i
 
 
 def _find_line(path: Path, encoding: str, byte_position: int) -> int:
-    """Return the line of a byte, from 1, by decoding all bytes before it."""
+    """Return the line of a byte, from 1, by decoding all bytes before it.
+
+    Args:
+        path: text file.
+        encoding: encoding of the file.
+        byte_position: index of the byte.
+    """
     decoder, line, num_left = codecs.getincrementaldecoder(encoding)("replace"), 1, byte_position
     with open_unpacked(path) as file:
         while num_left > 0 and (block := file.read(min(BLOCK_BYTES, num_left))):
@@ -186,7 +196,13 @@ def has_utf8_letters(path: Path) -> bool:
 
 @contextlib.contextmanager
 def open_text(path: Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[TextIO]:
-    """Open a text file, unpacked if it is compressed, after a byte order mark at its beginning."""
+    """Open a text file, unpacked if it is compressed, after a byte order mark at its beginning.
+
+    Args:
+        path: text file.
+        encoding: encoding of the file.
+        newline: treatment of line breaks, as in :func:`open`.
+    """
     with open_unpacked(path) as binary_file, io.TextIOWrapper(binary_file, encoding=encoding, newline=newline) as file:
         has_mark = file.read(1) == "\ufeff"
     with open_unpacked(path) as binary_file, io.TextIOWrapper(binary_file, encoding=encoding, newline=newline) as file:

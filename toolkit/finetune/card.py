@@ -187,7 +187,12 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
 
 def _header(run: Run, results: Mapping[str, Any]) -> str:
     """The card's header for the hub: what the model is made of, and its metrics (``model-index``). Licence and language
-    are the recipe's (``card``)."""
+    are the recipe's (``card``).
+
+    Args:
+        run: trained run.
+        results: content of ``metrics.json``.
+    """
     from huggingface_hub import ModelCardData
 
     recipe, task = run.recipe, run.task.DESCRIPTION
@@ -207,7 +212,12 @@ def _header(run: Run, results: Mapping[str, Any]) -> str:
 
 
 def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
-    """The best model's finite metrics on each split, in the hub's words."""
+    """The best model's finite metrics on each split, in the hub's words.
+
+    Args:
+        run: trained run.
+        results: content of ``metrics.json``.
+    """
     from huggingface_hub import EvalResult
 
     recipe, task = run.recipe, run.task.DESCRIPTION
@@ -319,7 +329,11 @@ def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, 
 
 
 def _loading(run: Run) -> list[str]:
-    """How to load the run's model with `transformers`, and use it there as here."""
+    """How to load the run's model with `transformers`, and use it there as here.
+
+    Args:
+        run: trained run.
+    """
     folder, data, task = run.folder, run.recipe.data, run.task.DESCRIPTION
     under_codes = hasattr(run.tokenizer, "control_code")
     values = {

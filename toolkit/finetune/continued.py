@@ -121,6 +121,11 @@ def load_continued_moments(path: str | None, trainer: Finetuner, console: Consol
 def _check_same_kind(recipe: Recipe, previous_recipe: Recipe, run: Path) -> None:
     """Check that both recipes have the same task, family and tokenizer.
 
+    Args:
+        recipe: recipe of the new run.
+        previous_recipe: recipe of the run that is continued.
+        run: folder of the run that is continued.
+
     Raises:
         UserError: they differ; the error names the first different key.
     """
@@ -137,6 +142,12 @@ def _check_same_kind(recipe: Recipe, previous_recipe: Recipe, run: Path) -> None
 
 def _check_architecture(recipe: Recipe, previous_recipe: Recipe, stored_config: Mapping[str, Any], run: Path) -> None:
     """Check that the recipe's ``model.config`` describes the other run's model; its dropout may differ.
+
+    Args:
+        recipe: recipe of the new run.
+        previous_recipe: recipe of the run that is continued.
+        stored_config: configuration that the previous run started from.
+        run: folder of the run that is continued.
 
     Raises:
         UserError: they differ; the error names the first different key.

@@ -70,7 +70,12 @@ def pass_gate(
 
 
 def first_examples(job: AssembledRun, count: int) -> list[dict[str, np.ndarray]]:
-    """Return the first examples of training."""
+    """Return the first examples of training.
+
+    Args:
+        job: data, tokenizer and model of the run.
+        count: number of examples.
+    """
     return [job.prepared_data.train[index] for index in range(min(count, len(job.prepared_data.train)))]
 
 

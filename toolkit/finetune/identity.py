@@ -127,7 +127,13 @@ def _data_files(recipe: Recipe) -> Iterator[Path]:
 
 
 def _changes(recipe: Recipe, saved_identity: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the differences as sentences. A file whose rows are the same has not changed."""
+    """Yield the differences as sentences. A file whose rows are the same has not changed.
+
+    Args:
+        recipe: recipe of the run.
+        saved_identity: digests of data and weights when the run started.
+        current: digests of data and weights now.
+    """
     splits = _differing(saved_identity, current, "splits")
     if splits:
         files = _differing(saved_identity, current, "files")
@@ -141,7 +147,13 @@ def _changes(recipe: Recipe, saved_identity: Mapping[str, Any], current: Mapping
 
 
 def _differing(saved_identity: Mapping[str, Any], current: Mapping[str, Any], key: str) -> list[str]:
-    """Return the names under a key whose digests differ."""
+    """Return the names under a key whose digests differ.
+
+    Args:
+        saved_identity: digests of data and weights when the run started.
+        current: digests of data and weights now.
+        key: key of the digests, such as the files.
+    """
     old, new = saved_identity.get(key), current[key]
     old = old if isinstance(old, dict) else {}
     return [name for name in {**new, **old} if old.get(name) != new.get(name)]

@@ -114,7 +114,12 @@ def compare_with_gate(
 
 
 def first_step(trainer: Finetuner, batch: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the digests of a step from the run's seed (:func:`digest_step`); clear its gradients."""
+    """Return the digests of a step from the run's seed (:func:`digest_step`); clear its gradients.
+
+    Args:
+        trainer: trainer of the run.
+        batch: tensors of the batch, by name.
+    """
     import paddle
 
     runtime.seed_everything(trainer.recipe.seed)

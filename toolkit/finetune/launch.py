@@ -124,7 +124,15 @@ def finetune_together(
 def _run(
     team: Team, base_environment: Mapping[str, str], arguments: Sequence[str], handover: dict[str, Any], folder: Path
 ) -> int:
-    """Start the processes, and wait for them; return the exit status."""
+    """Start the processes, and wait for them; return the exit status.
+
+    Args:
+        team: processes of the run.
+        base_environment: environment variables of all processes.
+        arguments: arguments of the command line of each process.
+        handover: objects for the first process.
+        folder: run folder.
+    """
     logs = folder / LOGS
     folder.mkdir(parents=True, exist_ok=True)
     claim_folder(folder)  # an empty folder was released
@@ -233,6 +241,11 @@ def _wait_for_processes(processes: Sequence[subprocess.Popen]) -> dict[int, int]
 
 def _exit_status(statuses: Mapping[int, int], size: int, logs: Path) -> int:
     """Return the exit status of the run.
+
+    Args:
+        statuses: exit status of each process, by its number.
+        size: number of processes.
+        logs: folder of the processes' log files.
 
     Raises:
         ToolkitError: a process has failed that could not print its reason on the terminal.

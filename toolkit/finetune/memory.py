@@ -141,7 +141,12 @@ def training_of(
 def _adapter_sizes(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of trained parameters of an adapted model, and the size of its largest adapted matrix.
 
-    Trained are the adapter and a new head. The result is empty for models without an adapter.
+    They are ``num_trained`` and ``num_merged``. The trained parameters are the adapter and a new head. The result is
+    empty for a model without an adapter.
+
+    Args:
+        recipe: recipe of the run.
+        config: resolved configuration.
     """
     parameter_table = families.part(recipe.model.name, "weights").parameters(config, head_of(recipe))
     lora = lora_of(recipe, config, () if recipe.model.weights else list(parameter_table))

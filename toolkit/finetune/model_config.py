@@ -180,12 +180,14 @@ def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) ->
 def resolve(
     recipe: Recipe, stored_config: Mapping[str, Any], tokenizer: Any = None, label_names: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The Hugging Face keys of the model that is stored, checked against each other and against ``data.max_length``.
+    """Return the complete Hugging Face configuration of the stored model, checked against ``data.max_length``.
 
     Args:
-        stored: the keys of the checkpoint; empty for new weights.
-        tokenizer: sets the vocabulary's size unless the recipe or the checkpoint does.
-        label_names: the labels, in the order of their ids; None where there are none, or they are not known yet.
+        recipe: recipe of the run, whose keys override the checkpoint's keys.
+        stored_config: configuration of the checkpoint; empty for randomly initialized weights.
+        tokenizer: tokenizer that determines the size of the vocabulary if neither the recipe nor the checkpoint does;
+            None if it is not known yet.
+        label_names: names of the labels, in the order of the ids; None without labels or if they are not known yet.
     """
     _check_keys(recipe, recipe.model.config)
     keys = {key: value for key, value in {**stored_config, **recipe.model.config}.items() if key not in FROM_THE_DATA}
@@ -210,9 +212,13 @@ def resolve(
 
 
 def _fit(recipe: Recipe, config: Mapping[str, Any]) -> Fit:
-    """Return the length to train on, by a resolved configuration.
+    """Return the length that the model trains on, and the configuration that suits this length.
 
-    For randomly initialized weights, missing values of the configuration are chosen here.
+    For randomly initialized weights, keys that the recipe does not set, such as the position table's shape, are chosen.
+
+    Args:
+        recipe: recipe of the run, with ``data.max_length``.
+        config: resolved configuration.
     """
     lengths, max_length = families.part(recipe.model.name, "lengths"), recipe.data.max_length
     try:
@@ -223,7 +229,14 @@ def _fit(recipe: Recipe, config: Mapping[str, Any]) -> Fit:
 
 
 def _check_table(recipe: Recipe, stored_config: Mapping[str, Any]) -> None:
-    """Refuse another shape for a stored position table; ``data.max_length`` decides which rows train."""
+    """Reject another shape than the checkpoint's for a stored position table.
+
+    The rows that are trained depend on ``data.max_length``.
+
+    Args:
+        recipe: recipe of the run.
+        stored_config: configuration of the checkpoint; empty for randomly initialized weights.
+    """
     key = families.family(recipe.model.name).table_key
     shape = recipe.model.config.get(key)
     stored_shape = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored_config}.get(key)

@@ -62,7 +62,16 @@ def read_handover() -> dict[str, Any] | None:
 def verified_verdict(
     handover: Mapping[str, Any] | None, recipe: Recipe, job: AssembledRun, folder: Path, device: str, processes: int
 ) -> str | None:
-    """Return the launcher's verdict if it is valid for this run; None otherwise."""
+    """Return the launcher's verdict if it is valid for this run; None otherwise.
+
+    Args:
+        handover: verdict and digest of the launcher; None if this process was not launched by another.
+        recipe: recipe of the run.
+        job: data, tokenizer and model of the run.
+        folder: run folder.
+        device: device of the run.
+        processes: number of processes of the run.
+    """
     if handover is None or handover["verdict"] is None:
         return None
     try:
@@ -91,7 +100,15 @@ def reuse_gate(gate_source: Path, folder: Path) -> str:
 
 
 def _gate_digest(recipe: Recipe, job: AssembledRun, folder: Path, device: str, processes: int) -> str:
-    """Return a digest of the gate's inputs and files."""
+    """Return a digest of the gate's inputs and files.
+
+    Args:
+        recipe: recipe of the run.
+        job: data, tokenizer and model of the run.
+        folder: run folder.
+        device: device of the run.
+        processes: number of processes of the run.
+    """
     weights = {name: digest_array(value) for name, value in job.first_weights.items()}
     report_digests = {
         path.name: file_sha256(path) for path in sorted((folder / REPORT).iterdir()) if path.name in _gate_files()

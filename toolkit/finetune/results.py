@@ -125,7 +125,14 @@ def write_adapter(model: Any, path: Path) -> None:
 
 
 def finish(recipe: Recipe, folder: Path, job: AssembledRun, trainer: Finetuner) -> dict[str, Any]:
-    """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
+    """Measure and save the best model, write its card, and close the run; return the content of ``metrics.json``.
+
+    Args:
+        recipe: recipe of the run.
+        folder: run folder.
+        job: data, tokenizer and model of the run.
+        trainer: trainer of the run.
+    """
     prepared_data = job.prepared_data
     metrics_by_split, outputs = measure_best(trainer, prepared_data, folder)
     trainer.shared = False  # from here on the first process is alone
@@ -201,7 +208,16 @@ def _intervals_of_test(
     metrics_by_split: Mapping[str, Any],
     outputs: Mapping[str, tuple[np.ndarray, ...] | None],
 ) -> dict[str, Any]:
-    """Return the key of ``metrics.json`` with the 95% confidence intervals of the test split; empty without one."""
+    """Return ``metrics.json``'s entry with the 95% confidence intervals of the test split's metrics.
+
+    The result is empty without a test split.
+
+    Args:
+        trainer: trainer of the run.
+        prepared_data: model inputs of each split.
+        metrics_by_split: metrics of each split.
+        outputs: arrays that the task keeps of the model's output, by split; None for a split without them.
+    """
     test_outputs = outputs.get("test")
     if test_outputs is None:
         return {}

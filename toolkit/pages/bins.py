@@ -6,7 +6,12 @@ from collections.abc import Iterable, Sequence
 
 
 def equal_bins(values: Iterable[float], max_bins: int = 8) -> list[tuple[int, int]]:
-    """Return ranges (first, last), both inclusive, that each contain about the same number of the integers."""
+    """Return ranges (first, last), both inclusive, that each contain about the same number of the integers.
+
+    Args:
+        values: integers to divide.
+        max_bins: maximum number of ranges.
+    """
     sorted_values = sorted(int(value) for value in values)
     if not sorted_values:
         return []
@@ -17,7 +22,12 @@ def equal_bins(values: Iterable[float], max_bins: int = 8) -> list[tuple[int, in
 
 
 def named_bins(values: Sequence[int], max_bins: int = 8) -> dict[str, list[int]]:
-    """Return range of integers as text -> indices of the values in this range."""
+    """Return range of integers as text -> indices of the values in this range.
+
+    Args:
+        values: integers to divide.
+        max_bins: maximum number of ranges.
+    """
     bins: dict[str, list[int]] = {}
     for first, last in equal_bins(values, max_bins):
         name = str(first) if first == last else f"{first:,} to {last:,}"

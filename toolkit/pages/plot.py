@@ -168,12 +168,25 @@ def to_svg(axes: Axes, title: str, description: str, areas: Sequence[HoverArea] 
 
 
 def to_figure(title: str, legend: Sequence[Mapping[str, str]], svg: Markup) -> Markup:
-    """Return a figure with its caption and legend; see :func:`make_legend_entry`."""
+    """Return a figure with its caption and legend; see :func:`make_legend_entry`.
+
+    Args:
+        title: caption of the figure.
+        legend: entries of the legend.
+        svg: drawing.
+    """
     return render_macro("pages/elements.html", "figure", title, legend, svg)
 
 
 def make_legend_entry(name: str, color: str, dashes: Sequence[float] = (), value: str = "") -> dict[str, str]:
-    """Return an entry of a legend: a line, its name, and its last value."""
+    """Return an entry of a legend: a line, its name, and its last value.
+
+    Args:
+        name: name of the curve.
+        color: key of :data:`COLORS`.
+        dashes: lengths of dashes and gaps; empty for a solid line.
+        value: last value as text.
+    """
     style = f"stroke: var(--{color}); stroke-dasharray: {' '.join(map(str, dashes)) or 'none'}"
     return {"name": name, "style": style, "value": value}
 
@@ -254,7 +267,12 @@ def _draw_curve(axes: Axes, points: Points, color: str, dashes: Sequence[float],
 
 
 def describe_curves(curves: Sequence[tuple[str, Points]], x_name: str) -> str:
-    """Return a description of the curves for readers who cannot see the figure."""
+    """Return a description of the curves for readers who cannot see the figure.
+
+    Args:
+        curves: name and points of each curve.
+        x_name: name of the x-axis.
+    """
     return "; ".join(
         f"{name}: {points[0][1]:.4g} at {x_name} {points[0][0]:g}, {points[-1][1]:.4g} at {x_name} {points[-1][0]:g}, "
         f"between {min(y for _, y in points):.4g} and {max(y for _, y in points):.4g}"
@@ -263,7 +281,13 @@ def describe_curves(curves: Sequence[tuple[str, Points]], x_name: str) -> str:
 
 
 def _hover_areas(curves: Sequence[tuple[str, Points]], farthest: float, x_name: str) -> list[HoverArea]:
-    """Return an area over each x of a point, with the values at this x."""
+    """Return an area over each x of a point, with the values at this x.
+
+    Args:
+        curves: name and points of each curve.
+        farthest: maximum distance in x of a point whose value is shown.
+        x_name: name of the x-axis.
+    """
     x_values = sorted({start for _, points in curves for start, _ in points})
     x_values = x_values[:: math.ceil(len(x_values) / MAX_HOVER_AREAS)]
     edges = [(previous + following) / 2 for previous, following in pairwise(x_values)]

@@ -189,7 +189,15 @@ def _judge_and_report(
     start_seconds: float,
     recording: Recording | None,
 ) -> Report:
-    """Judge a measurement, and write the report."""
+    """Judge a measurement, and write the report.
+
+    Args:
+        request: options of the gate.
+        measured_gate: results of both workers, and the constants.
+        folder: folder for the report.
+        start_seconds: time when the gate started, in seconds.
+        recording: recorded reference to write; None without one.
+    """
     measurement = measured_gate.measurement
     verdict = judge(measurement.reference, measurement.candidate)
     for note in request.not_run:
@@ -230,7 +238,12 @@ def _judge_and_report(
 
 
 def note_extent(verdict: Verdict, request: GateRequest) -> None:
-    """Add notes on the extent of the comparison: synthetic examples, a reduced comparison, few updates."""
+    """Add notes on the extent of the comparison: synthetic examples, a reduced comparison, few updates.
+
+    Args:
+        verdict: verdict to add the notes to.
+        request: options of the gate.
+    """
     if is_brief(request):
         verdict.note("brief")
     if request.widened:
@@ -254,7 +267,11 @@ def note_extent(verdict: Verdict, request: GateRequest) -> None:
 
 
 def without_bfloat16(request: GateRequest) -> GateRequest:
-    """Return the request without bfloat16, for a model that is compared stage by stage."""
+    """Return the request without bfloat16, for a model that is compared stage by stage.
+
+    Args:
+        request: options of the gate.
+    """
     if not is_judged(request.dtypes):
         return request
     dtypes = tuple(dtype for dtype in request.dtypes if dtype != "bfloat16")
@@ -314,7 +331,16 @@ def _measure_whole(request: GateRequest, console: Console) -> MeasurementWithCon
 def _run_and_remeasure(
     job: Path, num_randomized: int, interpreters: Mapping[str, str], console: Console
 ) -> tuple[Measurement, Verdict]:
-    """Run both workers on a job, and the reference again if the port is near a bound, and judge the results."""
+    """Run both workers on a job, and judge the results.
+
+    If the port is near a bound, the reference measures its own rounding noise again before the verdict.
+
+    Args:
+        job: folder of the job.
+        num_randomized: number of constant parameters that were randomized.
+        interpreters: path of the Python of each worker, by its name.
+        console: console for progress.
+    """
     with hash_job_files(job) as hashes:
         run_workers([job], console, interpreters)
     measurement = Measurement(*read_results(job), num_randomized, hashes.all())

@@ -94,12 +94,24 @@ def _default_batch_size(model: str, length: int) -> int:
     """Return the family's default batch size, or fewer texts if they are long.
 
     Long texts have at most half of :data:`.build.LONG` tokens together, but the batch has at least 2 texts.
+
+    Args:
+        model: name of the model family.
+        length: number of tokens of each text.
     """
     return min(ported(model).defaults.batch_size, max(2, LONG // 2 // length))
 
 
 def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
-    """Raise UserError if a model does not fit this machine's memory. A model by stages is never held whole."""
+    """Raise UserError if a model does not fit this machine's memory. A model by stages is never held whole.
+
+    Args:
+        model: name of the model family.
+        config: resolved configuration.
+        head: head of the model.
+        length: number of tokens of each text.
+        batch_size: number of texts.
+    """
     resolved_config = part(model, "schema").resolve(config)
     bytes_per_parameter = 0 if ported(model).is_compared_by_stages(config, head) else MIN_GATE_PARAMETER_BYTES
     if problem := explain_too_large(model, resolved_config, head, length, batch_size, bytes_per_parameter):
@@ -189,7 +201,14 @@ def make_text_search(
 
 
 def _find_tokenizer(model: str, folder: Path, max_length: int, option: str) -> TokenizerJob | None:
-    """Return the tokenizer in a checkpoint's folder, with offsets if it has them, or None if there is no tokenizer."""
+    """Return the tokenizer in a checkpoint's folder, with offsets if it has them, or None if there is no tokenizer.
+
+    Args:
+        model: name of the model family.
+        folder: folder of the checkpoint.
+        max_length: maximum number of tokens of a text.
+        option: option that names the folder, for errors.
+    """
     try:
         tokenizer = tokenizer_in(model, folder, [], max_length, offsets=ported(model).tokenizers[0].offsets)
         if tokenizer is not None:
@@ -200,7 +219,12 @@ def _find_tokenizer(model: str, folder: Path, max_length: int, option: str) -> T
 
 
 def _resolve_head(model: str, head: str | None) -> str:
-    """Return the head that the user chose, or the default head of the model family."""
+    """Return the head that the user chose, or the default head of the model family.
+
+    Args:
+        model: name of the model family.
+        head: head that the user chose; None for the default.
+    """
     heads = part(model, "weights").HEADS
     if head not in (None, *heads):
         raise UserError(f"--head {head}: {model} has {', '.join(heads)}")

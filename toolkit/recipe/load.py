@@ -48,6 +48,10 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[str]:
     """Rename keys from their former to their current names, and return a note for each key.
 
+    Args:
+        values: keys and values of a recipe, changed in place.
+        source: name and lines of the recipe, for errors.
+
     Raises:
         UserError: a key is set with both names.
     """

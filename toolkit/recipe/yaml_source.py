@@ -150,6 +150,10 @@ def _parse_mapping(text: str, source: Source) -> dict[str, Any]:
 def _decode(content: bytes, source: Source) -> str:
     """Return the text of a file with line feeds as line breaks.
 
+    Args:
+        content: bytes of the file.
+        source: name and lines of the recipe, for errors.
+
     Raises:
         UserError: the file is not UTF-8.
     """
@@ -351,7 +355,13 @@ def _scalar(text: str) -> Any:
 
 
 def _apply_override(values: dict[str, Any], override: str, source: Source) -> None:
-    """Apply a ``key.path=value`` option of the command line to the values."""
+    """Apply a ``key.path=value`` option of the command line to the values.
+
+    Args:
+        values: keys and values of a recipe, changed in place.
+        override: option, such as ``train.epochs=3``.
+        source: name and lines of the recipe, for errors.
+    """
     key, equals, text = override.partition("=")
     path = tuple(key.split("."))
     if not equals or not all(path):

@@ -115,7 +115,11 @@ class MetricsFile:
         return False
 
     def _write_table(self, rows: list[dict[str, Any]]) -> None:
-        """Write rows of metrics as a csv file."""
+        """Write rows of metrics as a csv file.
+
+        Args:
+            rows: rows of metrics.
+        """
         table = io.StringIO(newline="")
         writer = csv.DictWriter(table, self._columns)
         writer.writeheader()
@@ -174,7 +178,14 @@ def complaint_of_finished(folder: Path) -> str | None:
 
 
 def _describe_lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int, repeats_validation: bool) -> str:
-    """Return a description of the rows up to ``last_step`` that are missing; empty if the rows are complete."""
+    """Return a description of the rows up to ``last_step`` that are missing; empty if the rows are complete.
+
+    Args:
+        rows: rows of metrics.
+        last_step: last step that must have its rows.
+        eval_steps: number of steps between two validations.
+        repeats_validation: whether the validation of the last step is measured again.
+    """
     existing = {(row.get("split"), row["step"]) for row in rows}
     row_steps = {
         "train": range(1, last_step + 1),

@@ -168,7 +168,12 @@ def run_duel(workload: Workload, against: str, pairs: int, python: str | None, s
 
 
 def _compile_port(workload: Workload, show: Callable[[str], None]) -> None:
-    """Compile the port's loops into its cache, so that the memory of Numba does not count in a measurement."""
+    """Compile the port's loops into its cache, so that the memory of Numba does not count in a measurement.
+
+    Args:
+        workload: model, sizes and computation to measure.
+        show: function that shows a line of progress.
+    """
     show("compiling")
     with Side.start(OURS, None, workload.threads) as process:
         process.ask("prepare", workload=workload.to_json())
@@ -182,6 +187,13 @@ def _measure_starts(
 
     This includes the imports, the model and its weights. The first pair is discarded, because it reads files from the
     disk.
+
+    Args:
+        workload: model, sizes and computation to measure.
+        against: implementation that the port is compared with.
+        pairs: number of measurements of each side.
+        python: path of the Python that runs the other side; None for the running Python.
+        show: function that shows a line of progress.
     """
     measurements = {OURS: Measurements(), against: Measurements()}
     for pair in range(pairs + 1):

@@ -23,7 +23,11 @@ SEED = 0
 
 
 def benchmark_of(model: str) -> Any:
-    """Return the benchmark settings of a family that has a benchmark."""
+    """Return the benchmark settings of a family that has a benchmark.
+
+    Args:
+        model: name of the model family.
+    """
     benchmark = ported(model).bench
     assert benchmark is not None
     return benchmark
@@ -78,7 +82,16 @@ def make_workload(
 def _configuration(
     model: str, head: str, layers: int, length: int, new_tokens: int, overrides: Sequence[str]
 ) -> tuple[dict[str, Any], int]:
-    """Return the resolved configuration for ``length + new_tokens`` tokens, and the length that fits it."""
+    """Return the resolved configuration for ``length + new_tokens`` tokens, and the length that fits it.
+
+    Args:
+        model: name of the model family.
+        head: head of the model.
+        layers: number of layers.
+        length: number of tokens of each text.
+        new_tokens: number of tokens to generate.
+        overrides: ``key=value`` options of the configuration.
+    """
     port = ported(model)
     config = port.with_head(port.bench_config(layers, length + new_tokens), head)
     config.update(parse_pairs(overrides, port.example))

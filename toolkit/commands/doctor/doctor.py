@@ -29,7 +29,12 @@ def print_diagnosis(network: bool, reference_python: str | None) -> int:
 
 
 def run_checks(network: bool, reference_python: str | None) -> list[Finding]:
-    """Return all findings in table order. The checks run in parallel, since some start child processes."""
+    """Return all findings in table order. The checks run in parallel, since some start child processes.
+
+    Args:
+        network: whether the network is checked, too.
+        reference_python: path of the Python that runs the reference; None for the running Python.
+    """
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "versions": check_versions,
         "paddle": check_paddle,

@@ -108,6 +108,11 @@ def _forward(
     """Return the outputs of a model, and the projections of the vectors on the directions in each LSH layer.
 
     A projection has the shape (B, H, T, R, half the number of buckets) with R hash rounds.
+
+    Args:
+        model: model to run.
+        rotations: random directions of each LSH layer.
+        batch: tensors of the batch, by name.
     """
     projections: list[np.ndarray] = []
     with paddle.no_grad(), randomness.use_rng(ConstantGenerator(rotations)), _recording_projections(model, projections):

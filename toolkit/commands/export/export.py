@@ -160,7 +160,12 @@ def _copy_model(folder: Path, export_dir: Path) -> None:
 
 
 def _describe_export(run: Run, format_name: str) -> dict[str, Any]:
-    """Return the facts that a user of the export needs: inputs, padding, labels, calibration and versions."""
+    """Return the facts that a user of the export needs: inputs, padding, labels, calibration and versions.
+
+    Args:
+        run: trained run.
+        format_name: format of the export.
+    """
     from toolkit.commands.export.graph import INPUTS
 
     length = "any" if format_name == "hf" else run.length
@@ -188,6 +193,10 @@ def _calibration(run: Run, format_name: str) -> dict[str, float]:
 
     A user must divide the logits by ``temperature``. A graph already divides its logits, so its ``temperature`` is 1
     and ``divided_by`` records the divisor. The weights for transformers are as they were trained.
+
+    Args:
+        run: trained run.
+        format_name: format of the export.
     """
     calibration = {name: run.calibration[name] for name in ("temperature", "threshold") if name in run.calibration}
     if "temperature" in calibration and format_name != "hf":

@@ -57,7 +57,11 @@ def make_batches(run: Run, splits: Any) -> tuple[list[dict[str, np.ndarray]], st
 
 
 def _split_batch(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Return a large batch as batches of at most :data:`BATCH_SIZE` examples."""
+    """Return a large batch as batches of at most :data:`BATCH_SIZE` examples.
+
+    Args:
+        batch: tensors of the batch, by name.
+    """
     count = len(batch[INPUTS[0]])
     return [
         {name: rows[start : start + BATCH_SIZE] for name, rows in batch.items()}

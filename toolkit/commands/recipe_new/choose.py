@@ -108,13 +108,13 @@ def describe_script(texts: Sequence[str]) -> str:
 def choose_tokens(
     texts: Sequence[str], rows: int, train: Callable[..., Any], corpus: tuple[Sequence[str], int] | None = None
 ) -> TokenLengths:
-    """Choose the kind of tokens, and count the tokens of each text.
+    """Choose bytes or a SentencePiece vocabulary, by the amount of text, and count the tokens of each text.
 
     Args:
-        texts: a sample.
+        texts: sample of the texts.
         rows: number of all texts.
-        train: (texts, number of pieces, folder) -> a tokenizer.
-        corpus: other texts that the pieces are learned from: a sample, and the bytes of all; None for ``texts``.
+        train: function that trains a SentencePiece tokenizer, given texts, the number of pieces and a folder.
+        corpus: other texts to train the pieces on, as a sample and the number of bytes of all; None for ``texts``.
     """
     sizes = np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts])
     training_texts, total_bytes = corpus or (texts, float(sizes.mean()) * rows)
@@ -185,14 +185,24 @@ def _training_part(texts: Sequence[str], tenths: int = 7) -> list[str]:
 
 
 def choose_length(lengths: np.ndarray, max_length: int = MAX_LENGTH, min_length: int = 32) -> int:
-    """Return the smallest multiple of a chunk, or half a chunk for short texts, that fits 95% of the texts."""
+    """Return the smallest multiple of a chunk, or half a chunk for short texts, that fits 95% of the texts.
+
+    Args:
+        lengths: number of tokens of each text, (N,).
+        max_length: largest length that may be chosen.
+        min_length: smallest length that may be chosen.
+    """
     needed_length = max(min_length, upper_length(lengths))
     unit = CHUNK_TOKENS // 2 if needed_length <= CHUNK_TOKENS else CHUNK_TOKENS
     return min(max_length, -(-needed_length // unit) * unit)
 
 
 def upper_length(lengths: np.ndarray) -> int:
-    """Return the length that 95% of the texts do not exceed."""
+    """Return the length that 95% of the texts do not exceed.
+
+    Args:
+        lengths: number of tokens of each text, (N,).
+    """
     return int(np.ceil(np.percentile(lengths, 95)))
 
 
@@ -206,6 +216,11 @@ def choose_epochs(labels: int, examples: int, length: int) -> int:
 
     Measured on reviews (8,500 texts, two labels): accuracy is best after the third of fifteen passes (0.74) and falls
     to 0.71. On intents (10,000 texts, 77 labels) it rises up to the ninth pass.
+
+    Args:
+        labels: number of labels.
+        examples: number of training examples.
+        length: maximum length of an example, in tokens.
     """
     passes = MANY_LABELS_PASSES if labels > FEW_LABELS else FEW_LABELS_PASSES
     batch = _choose_batch_size(examples, length)
@@ -213,7 +228,14 @@ def choose_epochs(labels: int, examples: int, length: int) -> int:
 
 
 def choose_steps(examples: int, length: int, budget: int = TOKEN_BUDGET, max_epochs: int = 20) -> Steps:
-    """Choose how long to train on examples of a length."""
+    """Choose how long to train on examples of a length.
+
+    Args:
+        examples: number of training examples.
+        length: maximum length of an example, in tokens.
+        budget: number of tokens that the training may read.
+        max_epochs: maximum number of passes over the examples.
+    """
     batch = _choose_batch_size(examples, length)
     epochs = budget / (examples * length)
     if epochs < 1:
@@ -224,7 +246,12 @@ def choose_steps(examples: int, length: int, budget: int = TOKEN_BUDGET, max_epo
 
 
 def _choose_batch_size(examples: int, length: int) -> int:
-    """Return the batch size for a number of training examples and a maximum length in tokens."""
+    """Return the batch size for a number of training examples and a maximum length in tokens.
+
+    Args:
+        examples: number of training examples.
+        length: maximum length of an example, in tokens.
+    """
     batch = 32 if length <= 128 else 16 if length <= 512 else 8
     return 8 if examples < 300 else min(batch, 16) if examples < 1500 else batch
 

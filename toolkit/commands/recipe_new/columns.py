@@ -155,13 +155,18 @@ def spread_indices(count: int) -> list[int]:
 def find_text_columns(
     source_name: str, sample: datasets.Dataset, labels: Sequence[str]
 ) -> tuple[list[str], bool, list[str]]:
-    """Find the column of the texts, or two whose texts belong together.
+    """Find the column of the texts, or two columns whose texts belong together.
+
+    Args:
+        source_name: name of the data for messages.
+        sample: some rows of the data.
+        labels: columns of the labels, which hold no texts.
 
     Returns:
-        The columns; whether they are two texts to compare; and a line if another column would do as well.
+        The columns; whether they are two texts to compare; and a note if another column would do as well.
 
     Raises:
-        UserError: there is none.
+        UserError: no column holds texts.
     """
     texts_by_column = {
         name: values for name in sample.column_names if name not in labels and (values := _texts_in(sample, name))
@@ -225,7 +230,11 @@ def _find_titled_texts(ranked_columns: Sequence[str], texts: Mapping[str, list[s
 
 
 def _find_pair(lengths: dict[str, float]) -> list[str] | None:
-    """Find two columns of texts that belong together, among columns of this mean length."""
+    """Find two columns of texts that belong together, among columns of this mean length.
+
+    Args:
+        lengths: mean length of the texts of each column, weighted by its name and its share of distinct texts.
+    """
     plain = {name.strip().lower(): name for name in lengths}
     for first, second in PAIR_NAMES:
         if first in plain and second in plain:
@@ -241,7 +250,14 @@ def _find_pair(lengths: dict[str, float]) -> list[str] | None:
 
 
 def build_named_target(source_name: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
-    """What the columns that the user named can be predicted as."""
+    """Return the target of the columns that the user named: labels or numbers, with the facts about them.
+
+    Args:
+        source_name: name of the data for messages.
+        rows: rows of the data.
+        labels: columns of the labels.
+        problem: problem type that the user chose; None if the user left the choice to the program.
+    """
     if len(labels) > 1:
         if (non_indicator := find_non_indicator(rows, labels)) is not None:
             raise UserError(
@@ -353,7 +369,14 @@ def _rank_label(target: Target, name: str, rows: int, *, compares: bool) -> floa
 
 
 def _check_labels(source_name: str, rows: int, target: Target, problem: str | None) -> None:
-    """Refuse labels that cannot be told apart, or that name rows."""
+    """Reject labels that a classifier cannot learn: a single label, a different label in each row, or odd numbers.
+
+    Args:
+        source_name: name of the data for messages.
+        rows: number of rows.
+        target: columns of the labels, and the facts about them.
+        problem: problem type that the user chose; None if the user left the choice to the program.
+    """
     label = target.columns[0]
     if len(target.counts) < 2:
         raise UserError(

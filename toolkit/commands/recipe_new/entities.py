@@ -21,6 +21,9 @@ def find_entity_columns(data_files: DataFiles) -> tuple[str, str] | None:
     """Return the columns of texts, or tokens, and of their entities, or tags; None if there are none.
 
     Of several columns with tags, a column that is named after entities is preferred.
+
+    Args:
+        data_files: facts about the files.
     """
     if data_files.rows is None or data_files.classes:
         return None
@@ -29,7 +32,11 @@ def find_entity_columns(data_files: DataFiles) -> tuple[str, str] | None:
 
 
 def describe_entity_problem(data_files: DataFiles) -> str:
-    """Describe the first row that does not fit as a text with entities; empty if no column holds lists."""
+    """Describe the first row that does not fit as a text with entities; empty if no column holds lists.
+
+    Args:
+        data_files: facts about the files.
+    """
     if data_files.rows is None or data_files.classes:
         return ""
     first = _first_rows(data_files)
@@ -43,7 +50,11 @@ def describe_entity_problem(data_files: DataFiles) -> str:
 
 
 def _first_rows(data_files: DataFiles) -> Any:
-    """Return the first :data:`JUDGED_ROWS` rows, with nested columns flattened."""
+    """Return the first :data:`JUDGED_ROWS` rows, with nested columns flattened.
+
+    Args:
+        data_files: facts about the files.
+    """
     assert data_files.rows is not None
     return flatten_columns(data_files.rows.select(range(min(JUDGED_ROWS, len(data_files.rows)))))
 

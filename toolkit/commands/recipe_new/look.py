@@ -177,7 +177,12 @@ def _is_conll(path: Path) -> bool:
 
 
 def _inspect_conll(path: Path, options: LayoutOptions) -> DataFiles:
-    """Read a CoNLL file."""
+    """Read a CoNLL file.
+
+    Args:
+        path: the file.
+        options: options of the user about the layout.
+    """
     data_files = DataFiles("text", {"train": [path], **find_sibling_splits(path)}, tagged=True)
     check_layout_options(options.layout, "text", path)
     data_files.encoding = _find_encoding(data_files, path, options)
@@ -294,7 +299,13 @@ def _texts_by_label(folders: dict[Path, list[Path]]) -> dict[str, list[Path]]:
 
 
 def _training_text(texts_by_code: dict[str, list[Path]], held_out: Sequence[Path], options: LayoutOptions) -> DataFiles:
-    """Read the texts of a language model; ``held_out`` are the files or folders of its other splits."""
+    """Return the facts about the plain texts of a language model.
+
+    Args:
+        texts_by_code: files of the training split, by control code.
+        held_out: files or folders of the other splits.
+        options: options of the user about the layout.
+    """
     data_files = _inspect_texts(texts_by_code, options)
     unused = ", ".join(path.name for path in held_out)
     data_files.notes += [f"not used: {unused}, since a language model's texts have no splits"] if unused else []
@@ -389,7 +400,11 @@ def _inspect_table(kind: str, files: dict[str, list[Path]], options: LayoutOptio
 
 
 def _select_training_rows(data_files: DataFiles) -> None:
-    """Keep only the training rows of a table with a column ``split``."""
+    """Keep only the training rows of a table with a column ``split``.
+
+    Args:
+        data_files: facts about the files.
+    """
     rows = data_files.rows
     if rows is None or len(data_files.files) > 1 or SPLIT_COLUMN not in rows.column_names:
         return
@@ -409,7 +424,13 @@ def _select_training_rows(data_files: DataFiles) -> None:
 
 
 def _find_encoding(data_files: DataFiles, path: Path, options: LayoutOptions) -> str | None:
-    """Return a file's encoding; None for UTF-8."""
+    """Return a file's encoding; None for UTF-8.
+
+    Args:
+        data_files: facts about the files.
+        path: the file.
+        options: options of the user about the layout.
+    """
     if (encoding_option := options.layout.get("encoding")) is not None:
         try:
             check_encoding(path, encoding_option)
@@ -431,7 +452,12 @@ def _find_encoding(data_files: DataFiles, path: Path, options: LayoutOptions) ->
 
 
 def _build_layout(data_files: DataFiles, path: Path) -> Layout:
-    """Return the layout of a csv file, with defaults for everything that was not found."""
+    """Return the layout of a csv file, with defaults for everything that was not found.
+
+    Args:
+        data_files: facts about the files.
+        path: the file.
+    """
     return Layout(
         data_files.delimiter or default_delimiter(path),
         encoding=data_files.encoding or "utf-8",
@@ -440,7 +466,13 @@ def _build_layout(data_files: DataFiles, path: Path) -> Layout:
 
 
 def _find_quote(data_files: DataFiles, path: Path, layout_options: Mapping[str, Any]) -> str | None:
-    """Return what stands round the texts; None for the usual quotes."""
+    """Return the character that quotes the texts of a table; None for ``"``.
+
+    Args:
+        data_files: facts about the files, to which a note is added.
+        path: file of the table.
+        layout_options: options of the user about the layout, by name.
+    """
     if "quote" in layout_options:
         return layout_options["quote"]
     if has_plain_quotes(path, data_files.encoding or "utf-8"):
@@ -455,7 +487,12 @@ def _find_quote(data_files: DataFiles, path: Path, layout_options: Mapping[str, 
 
 
 def _find_delimiter(data_files: DataFiles, path: Path) -> str | None:
-    """Return the delimiter that fits; None for the default one."""
+    """Return the delimiter that fits; None for the default one.
+
+    Args:
+        data_files: facts about the files.
+        path: the file.
+    """
     likely = detect_delimiter(path, replace(_build_layout(data_files, path), delimiter=""))
     if likely == default_delimiter(path):
         return None
@@ -473,7 +510,13 @@ def _check_title(path: Path, rows: Sequence[Sequence[str]]) -> None:
 
 
 def _name_columns(data_files: DataFiles, rows: Sequence[Sequence[str]], *, header: bool | None) -> list[str] | None:
-    """Return names for the columns of a table without a header; None if it has a header."""
+    """Return names for the columns of a table without a header; None if it has a header.
+
+    Args:
+        data_files: facts about the files.
+        rows: first rows of the table.
+        header: whether the user says that the table has a header; None if the user does not say.
+    """
     if header or not rows or (header is None and not lacks_header(rows)):
         return None
     names = default_column_names(len(rows[0]))

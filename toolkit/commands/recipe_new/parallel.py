@@ -168,7 +168,12 @@ def find_label_names(folder: Path, labels: Sequence[str]) -> tuple[dict[str, str
 
 
 def format_joined_table(pair: ParallelFiles, names: Mapping[str, str]) -> str:
-    """Return a split's texts and labels as csv."""
+    """Return a split's texts and labels as csv.
+
+    Args:
+        pair: texts and labels, line by line.
+        names: name of each label.
+    """
     table = io.StringIO(newline="")
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["text", "label"])

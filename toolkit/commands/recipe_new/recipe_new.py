@@ -177,7 +177,11 @@ def _write_joined_tables(
 
 
 def _choose_task(data_files: DataFiles) -> str:
-    """Return the task that suits the data."""
+    """Return the task that suits the data.
+
+    Args:
+        data_files: facts about the files.
+    """
     if find_entity_columns(data_files) is not None:
         return "token_classification"
     if data_files.kind == "text":
@@ -186,18 +190,32 @@ def _choose_task(data_files: DataFiles) -> str:
 
 
 def _are_whole_works(data_files: DataFiles) -> bool:
-    """Whether folders of texts hold a few long works each: a classifier would read the beginnings of too few."""
+    """Whether folders of texts hold a few long works each: a classifier would read the beginnings of too few.
+
+    Args:
+        data_files: facts about the files.
+    """
     sizes = [path.stat().st_size for files in data_files.files.values() for path in files]
     return statistics.median(sizes) > MIN_LONG_WORK_BYTES and min(map(len, data_files.files.values())) < MIN_CLASS_TEXTS
 
 
 def _has_questions(data_files: DataFiles) -> bool:
-    """Return whether the table has columns of questions, contexts and answers."""
+    """Return whether the table has columns of questions, contexts and answers.
+
+    Args:
+        data_files: facts about the files.
+    """
     return data_files.rows is not None and find_question_columns(data_files.rows) is not None
 
 
 def _check_choice(data: Path, data_files: DataFiles, task: str, table_options: TableOptions) -> None:
     """Check that the data is of the kind that the task needs.
+
+    Args:
+        data: path that the user named.
+        data_files: facts about the files.
+        task: name of the task.
+        table_options: options of the user about columns and labels.
 
     Raises:
         UserError: it is not.

@@ -111,7 +111,12 @@ def build_separated_target(rows: datasets.Dataset, name: str, separator: str) ->
 
 
 def find_indicator_target(rows: datasets.Dataset, names: Iterable[str]) -> Target | None:
-    """Take the columns that hold nothing but 0 and 1 for a label each; None if there are fewer than two."""
+    """Return the target of the columns that hold only 0 and 1, one column for each label; None if fewer than two exist.
+
+    Args:
+        rows: rows of the data.
+        names: columns to consider.
+    """
     values_by_column = {name: values for name in names if _is_indicator(values := _read_values(rows, name))}
     if len(values_by_column) < 2:
         return None
@@ -133,7 +138,12 @@ def _is_indicator(values: Sequence[Any]) -> bool:
 
 
 def find_non_indicator(rows: datasets.Dataset, names: Iterable[str]) -> str | None:
-    """The first of these columns that holds anything but 0 and 1."""
+    """Return the first of the columns that holds another value than 0 and 1; None if all hold only these.
+
+    Args:
+        rows: rows of the data.
+        names: columns to consider.
+    """
     return next((name for name in names if not _is_indicator(_read_values(rows, name))), None)
 
 
@@ -186,7 +196,14 @@ def _format_value(value: Any) -> str:
 def _build_multi_label_target(
     columns: list[str], cells: Sequence[list[Any]], separator: str | None, absent: list[int]
 ) -> Target | None:
-    """Several labels per text; None if the lists hold anything but words and whole numbers."""
+    """Return the target of texts with several labels; None if a label is not a word or a whole number.
+
+    Args:
+        columns: columns of the labels.
+        cells: labels of each row.
+        separator: text between two labels in a cell; None if a cell holds a list.
+        absent: indices of rows without a value.
+    """
     if not all(isinstance(label, str | int) for cell in cells for label in cell):
         return None
     counts = _count_values([label for cell in cells for label in dict.fromkeys(str(label).strip() for label in cell)])
@@ -202,6 +219,12 @@ def _are_amounts(values: Sequence[str], name: str, *, is_named: bool, problem: s
     """Return whether values are numbers to predict, not names of classes.
 
     They are if they have fractions, or if the column's name means a number and it has many different integers.
+
+    Args:
+        values: values of a column as texts.
+        name: name of the column.
+        is_named: whether the user named the column.
+        problem: problem type that the user chose; None if the user left the choice to the program.
     """
     if not values or not all(NUMBER.fullmatch(value) for value in values):
         return False

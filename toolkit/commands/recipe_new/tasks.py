@@ -94,10 +94,17 @@ def draft_classification(
     table_options: TableOptions,
     texts_alone: UnlabeledTexts | None = None,
 ) -> Draft:
-    """Draft a small model with new weights that predicts labels or a number.
+    """Draft a recipe that trains a small, randomly initialized model to predict labels or a number.
+
+    Args:
+        data_files: facts about the files.
+        source_name: name of the data for messages.
+        write: function that formats a path for the recipe.
+        table_options: options of the user about columns and labels.
+        texts_alone: unlabeled texts for pretraining; None without pretraining.
 
     Raises:
-        UserError: no columns of texts and labels, or rows without a label.
+        UserError: columns of texts or labels are missing, or rows lack a label.
     """
     assert data_files.rows is not None
     rows = flatten_columns(data_files.rows)
@@ -179,7 +186,12 @@ def draft_classification(
 
 
 def _drop_unlabeled_splits(data_files: DataFiles, target: Target) -> None:
-    """Leave out the files of other splits without labels, such as the test file of a competition."""
+    """Leave out the files of other splits without labels, such as the test file of a competition.
+
+    Args:
+        data_files: facts about the files.
+        target: columns of the labels, and the facts about them.
+    """
     for split_name, note in ({} if data_files.classes else data_files.split_notes()).items():
         if lacking := set(target.columns) - set(
             list_innermost_columns(read_split_rows(data_files, split_name).features)
@@ -193,6 +205,12 @@ def drop_missing_labels(
     source_name: str, count: int, target: Target, missing: str | None
 ) -> tuple[Target, list[str] | str | None]:
     """Return the target without the rows that the user leaves out, and ``data.missing_labels``.
+
+    Args:
+        source_name: name of the data for messages.
+        count: number of rows.
+        target: columns of the labels, and the facts about them.
+        missing: word of the user for a missing label, or the treatment of such rows; None without the option.
 
     Raises:
         UserError: rows have no label, or a word that may mean a missing label, and no option decides about them.
@@ -269,10 +287,16 @@ def _format_columns(
 def draft_question_answering(
     data_files: DataFiles, source_name: str, write: PathWriter, texts_alone: UnlabeledTexts | None = None
 ) -> Draft:
-    """Draft a small model with new weights that finds answers in texts.
+    """Draft a recipe that trains a small, randomly initialized model to find answers in texts.
+
+    Args:
+        data_files: facts about the files.
+        source_name: name of the data for messages.
+        write: function that formats a path for the recipe.
+        texts_alone: unlabeled texts for pretraining; None without pretraining.
 
     Raises:
-        UserError: there is only one text.
+        UserError: the data has only one text.
     """
     columns_by_role = None
     if data_files.questions:
@@ -337,7 +361,13 @@ def draft_question_answering(
 def draft_token_classification(
     data_files: DataFiles, write: PathWriter, texts_alone: UnlabeledTexts | None = None
 ) -> Draft:
-    """Draft a small model with new weights that finds entities."""
+    """Draft a recipe that trains a small, randomly initialized model to find entities.
+
+    Args:
+        data_files: facts about the files.
+        write: function that formats a path for the recipe.
+        texts_alone: unlabeled texts for pretraining; None without pretraining.
+    """
     columns = find_entity_columns(data_files)
     assert data_files.rows is not None and columns is not None
     table = flatten_columns(data_files.rows)
@@ -380,7 +410,13 @@ def draft_token_classification(
 
 
 def draft_language_modeling(data_files: DataFiles, source_name: str, write: PathWriter) -> Draft:
-    """Draft a small model with new weights that continues texts."""
+    """Draft a recipe that trains a small, randomly initialized model to continue texts.
+
+    Args:
+        data_files: facts about the files.
+        source_name: name of the data for messages.
+        write: function that formats a path for the recipe.
+    """
     sizes = {code: sum(path.stat().st_size for path in files) for code, files in data_files.files.items()}
     size = sum(sizes.values())
     encoding = data_files.encoding or "utf-8"
@@ -467,7 +503,18 @@ def _build_draft(
     texts_alone: UnlabeledTexts | None,
     write: PathWriter,
 ) -> Draft:
-    """Combine the sections of a recipe; with unlabeled texts, also draft the recipes for and after pretraining."""
+    """Combine the sections of a recipe; with unlabeled texts, also draft the recipes for and after pretraining.
+
+    Args:
+        task: first lines of the recipe, with the task.
+        sizes: sizes of the model.
+        data_lines: lines of the section ``data``.
+        train_section: text of the section ``train``.
+        assumptions: notes on choices that the user should check.
+        seconds: estimated duration of the training.
+        texts_alone: unlabeled texts for pretraining; None without pretraining.
+        write: function that formats a path for the recipe.
+    """
     rest = format_section("data", data_lines) + "\n" + train_section
     if texts_alone is None:
         return Draft(task + _format_model(sizes) + _format_tokenizer(sizes.pieces) + rest, assumptions, seconds)
@@ -498,13 +545,24 @@ def _build_draft(
 
 
 def _count_blocks(unlabeled_texts: UnlabeledTexts, sizes: _Sizes) -> int:
-    """About how many blocks the texts give: a piece of a word has some four bytes."""
+    """Return the approximate number of blocks of the unlabeled texts, at four bytes for each SentencePiece piece.
+
+    Args:
+        unlabeled_texts: facts about the texts.
+        sizes: sizes of the model, with the length of a block.
+    """
     tokens = unlabeled_texts.size / (4 if sizes.pieces else 1)
     return max(unlabeled_texts.documents, round(tokens / sizes.length))
 
 
 def _format_unlabeled_data(unlabeled_texts: UnlabeledTexts, length: int, write: PathWriter) -> list[Line]:
-    """The data section of a pretraining recipe."""
+    """Return the lines of a pretraining recipe's section ``data``.
+
+    Args:
+        unlabeled_texts: facts about the texts.
+        length: length of a block, in tokens.
+        write: function that formats a path for the recipe.
+    """
     files = unlabeled_texts.data_files
     share = None if files.has("validation") else choose.choose_held_out_share([unlabeled_texts.documents])
     source_lines = (
@@ -592,7 +650,12 @@ def _format_splits(names_by_split: Mapping[str, str]) -> list[Line]:
 
 
 def _format_folders(data_files: DataFiles, write: PathWriter) -> list[Line]:
-    """A folder of texts for each label, and those of other splits."""
+    """Return the lines of the recipe about folders of texts, one folder for each label, in each split.
+
+    Args:
+        data_files: facts about the files.
+        write: function that formats a path for the recipe.
+    """
     sources = {
         "sources": data_files.files,
         **{f"{split_name}_sources": labels for split_name, labels in data_files.held_out.items()},
@@ -607,7 +670,11 @@ def _format_folders(data_files: DataFiles, write: PathWriter) -> list[Line]:
 
 
 def _format_encoding(data_files: DataFiles) -> list[Line]:
-    """Return the line of the recipe about the encoding; empty for UTF-8."""
+    """Return the line of the recipe about the encoding; empty for UTF-8.
+
+    Args:
+        data_files: facts about the files.
+    """
     return [("encoding", data_files.encoding, "of the files; null: UTF-8")] if data_files.encoding else []
 
 
@@ -640,7 +707,11 @@ def _format_bytes(size: int) -> str:
 
 
 def _describe_target(target: Target) -> list[str]:
-    """What is known of the labels, or of the numbers."""
+    """What is known of the labels, or of the numbers.
+
+    Args:
+        target: columns of the labels, and the facts about them.
+    """
     if target.problem == "regression":
         return [_describe_numbers(target)]
     if target.problem == "single_label":
@@ -667,7 +738,11 @@ def _describe_labels(label_counts: dict[str, int], rows: int, several: str = "")
 
 
 def _describe_numbers(target: Target) -> str:
-    """Return the range and the mean of a regression's numbers in words, with advice to scale large numbers."""
+    """Return the range and the mean of a regression's numbers in words, with advice to scale large numbers.
+
+    Args:
+        target: columns of the labels, and the facts about them.
+    """
     values = np.repeat([float(value) for value in target.counts], list(target.counts.values()))
     large = float(np.abs(values).max())
     unit = f"; new weights learn small numbers: divide them by {10 ** (len(str(int(large))) - 1):,}, say"

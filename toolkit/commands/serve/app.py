@@ -104,6 +104,9 @@ def _check_origin(request: Request) -> None:
     """Reject requests of web pages from other origins.
 
     Their forms cannot send JSON, and a browser adds their origin to other requests.
+
+    Args:
+        request: HTTP request.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "send JSON, with Content-Type: application/json")
@@ -113,7 +116,13 @@ def _check_origin(request: Request) -> None:
 
 
 async def _compute_answer(request: Request, service: Service, worker: Worker) -> dict[str, Any]:
-    """Read and check a request, and return its answer."""
+    """Read and check a request, and return its answer.
+
+    Args:
+        request: HTTP request.
+        service: model and tokenizer that answer requests.
+        worker: thread that runs the model.
+    """
     fields = _parse_request(service, await _read_body(request)).model_dump()
     try:
         return await worker.compute(lambda advance: service.answer(fields, advance))
@@ -130,6 +139,9 @@ async def _read_body(request: Request) -> bytes:
     """Return the body of a request.
 
     A body that is too large is still read to its end. Otherwise the client would never read the error.
+
+    Args:
+        request: HTTP request.
     """
     body = bytearray()
     try:

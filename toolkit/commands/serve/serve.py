@@ -68,6 +68,10 @@ def serve_run(folder: Path, console: Console, host: str, port: int, timeout: flo
 def open_socket(host: str, port: int) -> socket.socket:
     """Return a socket that listens on an address.
 
+    Args:
+        host: name or address to listen on.
+        port: port number; 0 for any free port.
+
     Raises:
         UserError: the address does not exist, is in use, or is not permitted.
     """

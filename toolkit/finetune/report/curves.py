@@ -52,12 +52,24 @@ def curves(rows: Sequence[Row], best: int | None) -> Iterator[Section]:
 
 
 def metrics_of(rows: Sequence[Row]) -> list[str]:
-    """Return the metrics in the rows, without the loss."""
+    """Return the metrics in the rows, without the loss.
+
+    Args:
+        rows: rows of metrics.
+    """
     return list(dict.fromkeys(key for row in rows for key in row if key not in NON_METRIC_COLUMNS))
 
 
 def series(name: str, rows: Sequence[Row], key: str, x_key: str = "step", is_noisy: bool = False) -> Series:
-    """Return the curve of a key over another key of the rows."""
+    """Return the curve of a key over another key of the rows.
+
+    Args:
+        name: name of the curve.
+        rows: rows of metrics.
+        key: metric on the vertical axis.
+        x_key: key on the horizontal axis.
+        is_noisy: whether a moving average is drawn.
+    """
     numbers = [(_finite_number(row.get(x_key)), _finite_number(row.get(key))) for row in rows]
     return Series(name, [(x, y) for x, y in numbers if x is not None and y is not None], is_noisy)
 

@@ -111,7 +111,13 @@ def _verdicts(run_starts: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def _key_figures(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the main figure, with its confidence interval if it has one, and the best baseline."""
+    """Return the main figure, with its confidence interval if it has one, and the best baseline.
+
+    Args:
+        recipe: recipe of the run.
+        folder: run folder.
+        results: content of ``metrics.json``.
+    """
     best = compare_with_baselines(results, task_of(recipe).LOWER_IS_BETTER)
     split_name = next((split_name for split_name in SPLITS if split_name in results), None)
     metric = best.metric if best else results["best"]["metric"]
@@ -134,7 +140,12 @@ def _key_figures(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> di
 
 
 def _numbers(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> Section:
-    """Return the metrics of each split, next to the metrics of simple methods."""
+    """Return the metrics of each split, next to the metrics of simple methods.
+
+    Args:
+        results: content of ``metrics.json``.
+        lower_is_better: whether a lower value of a metric is better, by metric.
+    """
     splits = [split_name for split_name in SPLITS if split_name in results]
     baseline_metrics = results.get("baselines", {})
     shown_baselines = [
@@ -158,7 +169,14 @@ def _numbers(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) ->
 
 
 def _task_sections(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str) -> Iterator[Section]:
-    """Yield the task's sections, on the test split, or on validation if there is no test split."""
+    """Yield the task's sections, on the test split, or on validation if there is no test split.
+
+    Args:
+        recipe: recipe of the run.
+        folder: run folder.
+        results: content of ``metrics.json``.
+        above: text that precedes the sections.
+    """
     split_name = next((split_name for split_name in SPLITS if predictions_file(folder, split_name).exists()), None)
     if split_name is None:
         return
@@ -169,7 +187,12 @@ def _task_sections(recipe: Recipe, folder: Path, results: Mapping[str, Any], abo
 
 
 def _training(recipe: Recipe, results: Mapping[str, Any]) -> Section:
-    """Return the duration of training, and the machine."""
+    """Return the duration of training, and the machine.
+
+    Args:
+        recipe: recipe of the run.
+        results: content of ``metrics.json``.
+    """
     training_facts, train = results["training"], recipe.train
     seconds = training_facts["seconds"]
     batch = train.batch_size * train.gradient_accumulation_steps
@@ -191,7 +214,11 @@ def _training(recipe: Recipe, results: Mapping[str, Any]) -> Section:
 
 
 def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Examples and tokens a second of training, evaluations included."""
+    """Examples and tokens a second of training, evaluations included.
+
+    Args:
+        results: content of ``metrics.json``.
+    """
     passes, seconds = results["training"]["epochs"], results["training"]["seconds"]
     if not seconds:
         return

@@ -43,7 +43,13 @@ class _ReferenceKernel(PyLayer):
 
     @staticmethod
     def forward(ctx, request, *inputs):
-        """Return the kernel's outputs for the inputs as Paddle tensors, a tuple if there are several."""
+        """Return the outputs of a kernel of the reference as Paddle tensors, a tuple if there are several.
+
+        Args:
+            ctx: context that keeps the request for the backward.
+            request: name and options of the kernel, and the client of the process that runs it.
+            *inputs: input tensors of the kernel.
+        """
         ctx.request = request
         ctx.input_indices = [index for index, x in enumerate(inputs) if not x.stop_gradient]
         ctx.save_for_backward(*inputs)

@@ -114,7 +114,7 @@ def line_of(code: Callable[..., Any], pattern: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def _first_line(code: Callable[..., Any], pattern: str) -> str | None:
-    """Return the result of :func:`line_of` for a plain function or class.
+    """Return the source line, ``file:line``, that a pattern matches in a function or class, as :func:`line_of` does.
 
     The result is cached: each dtype and each of a hundred mutants needs the line of every module.
 

@@ -224,7 +224,12 @@ class Ledger(MessageHandler):
 
     @handles(BEGIN)
     def _begin_part(self, message: Message, part: list[str]) -> None:
-        """Record the mutant and the dtype of the next messages."""
+        """Record the mutant and the dtype that the next messages are about.
+
+        Args:
+            message: message of the port's process.
+            part: name of the mutant, empty for the port without a fault, and dtype.
+        """
         self._begin(*part)
 
     def _begin(self, mutant: str = "", dtype: str = "") -> None:

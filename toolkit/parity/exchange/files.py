@@ -107,12 +107,23 @@ def failure_path(job: Path, side: str, task: str = RESULT) -> Path:
 
 
 def remove_result(job: Path, side: str, task: str) -> None:
-    """Remove a worker's result of a task, so that the task can run again."""
+    """Remove a worker's result of a task, so that the task can run again.
+
+    Args:
+        job: folder of the job.
+        side: name of the worker: ``reference`` or ``candidate``.
+        task: name of the task.
+    """
     result_path(job, side, task).unlink(missing_ok=True)
 
 
 def remove_unfinished(job: Path, side: str) -> None:
-    """Remove the temporary files of a worker that has stopped while it wrote them."""
+    """Remove the temporary files of a worker that has stopped while it wrote them.
+
+    Args:
+        job: folder of the job.
+        side: name of the worker: ``reference`` or ``candidate``.
+    """
     for partial in (job / side).glob("*.partial"):
         partial.unlink(missing_ok=True)
 

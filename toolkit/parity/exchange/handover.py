@@ -85,7 +85,15 @@ class Sender:
         self._write(END, "", None)
 
     def _write(self, kind: str, name: str, content: Any, dtype: str | None = None, shape: Sequence[int] = ()) -> None:
-        """Write the line of JSON that begins a message, with the dtype and shape of its array."""
+        """Write the line of JSON that begins a message, with the dtype and shape of its array.
+
+        Args:
+            kind: kind of the message, which selects the method that handles it.
+            name: name of the message, such as a tensor's name.
+            content: further content, which JSON can store.
+            dtype: dtype of the array that follows; None without an array.
+            shape: shape of the array that follows.
+        """
         assert kind in CONTENT, kind
         if self._pipe is not None:
             self._write_bytes(memoryview(text_of([kind, name, content, dtype, shape]).encode() + b"\n"))

@@ -26,7 +26,12 @@ def constant_of(value: np.ndarray) -> float | None:
 
 
 def is_same(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return whether two arrays of a buffer's values are equal; NaN equals NaN."""
+    """Return whether two arrays of a buffer's values are equal; NaN equals NaN.
+
+    Args:
+        first: values on one side.
+        second: values on the other side.
+    """
     return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 

@@ -211,10 +211,10 @@ def _look_first_in(folder: Path) -> None:
 
 
 def display_path(source: Any) -> str:
-    """Return the path of a side's file for messages, relative to the current folder.
+    """Return the path of a file of user code for messages, relative to the current folder.
 
     Args:
-        source: the path, or the module that was loaded from it.
+        source: path of the file, or the module that was loaded from it.
     """
     return str(getattr(source, "__file__", source)).removeprefix(f"{os.getcwd()}{os.sep}")
 

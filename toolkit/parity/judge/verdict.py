@@ -225,9 +225,9 @@ def _find_not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] 
 
 
 def _find_lost_truth(reference: ReferenceResult) -> tuple[str, str] | None:
-    """Return the name of the first tensor whose digits R64 has lost (:func:`.is_lost`), and a message.
+    """Return the name of the first tensor that lost its digits in R64, the reference's float64 run, and a message.
 
-    The result is None without such a tensor.
+    Cancellation loses the digits (:func:`.is_lost`). The result is None without such a tensor.
 
     Args:
         reference: results of the reference.

@@ -123,9 +123,13 @@ class ModuleStack:
         return self._calls[-1].module
 
     def choose_name(self, names: Sequence[str]) -> str:
-        """Return the name of a shared module's next call: the name within the running module, otherwise the first.
+        """Return the name that the next call of a module has if the model registers the module under several names.
 
-        An embedding that encoder and decoder share is ``decoder.embed_tokens`` while the decoder runs.
+        This is the name within the running module, otherwise the first. For example, an embedding that encoder and
+        decoder share is ``decoder.embed_tokens`` while the decoder runs.
+
+        Args:
+            names: dotted names of the module.
         """
         return next((name for name in names if name.rpartition(".")[0] == self.module), names[0])
 

@@ -31,7 +31,12 @@ def mask_faults(prefix: str, family: str, body: Callable[[PortModules], type]) -
 
 
 def _repeat_in_every_layer(port: PortModules, body: type) -> list[tuple[Any, str, Any]]:
-    """Draw all masks of a step from the generator state at its beginning, and advance the state for the next step."""
+    """Draw all masks of a step from the generator state at its beginning, and advance the state for the next step.
+
+    Args:
+        port: modules of the port.
+        body: class of the model's body.
+    """
     step = SimpleNamespace()
 
     def forward(original, self, *args, **kwargs):

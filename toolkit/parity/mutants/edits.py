@@ -99,12 +99,21 @@ def _nested_codes(code_object: CodeType) -> Iterator[CodeType]:
 
 @functools.lru_cache(maxsize=8)
 def _parse_module(source: str) -> ast.Module:
-    """Return the syntax tree of a source text; results are cached."""
+    """Return the syntax tree of a source text; results are cached.
+
+    Args:
+        source: source text of a module.
+    """
     return ast.parse(source)
 
 
 def _find_lines(source: str, qualified_name: str) -> tuple[int, int]:
-    """Return the numbers of the first and the last line of a function, with its decorators."""
+    """Return the numbers of the first and the last line of a function, with its decorators.
+
+    Args:
+        source: source text of a module.
+        qualified_name: name of the function, such as ``Class.method``.
+    """
     node: Any = _parse_module(source)
     for name in qualified_name.split("."):
         definitions = [child for child in node.body if getattr(child, "name", None) == name]

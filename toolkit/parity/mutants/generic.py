@@ -27,30 +27,56 @@ SMALL_ERROR = 1e-6
 
 
 def _enlarge_epsilon(context: SimpleNamespace, layer: Any) -> None:
-    """Multiply the epsilon of a normalization layer by 10."""
+    """Multiply the epsilon of a normalization layer by 10.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     name = next(name for name in EPSILONS if hasattr(layer, name))
     setattr(layer, name, 10 * getattr(layer, name))
 
 
 def _remove_bias(context: SimpleNamespace, layer: Any) -> None:
-    """Replace the layer's bias with zeros."""
+    """Replace the layer's bias with zeros.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     _replace_parameter(layer, "bias", context.paddle.zeros_like)
 
 
 def _swap_weights(context: SimpleNamespace, layer: Any, other_layer: Any) -> None:
-    """Exchange the weights of two layers."""
+    """Exchange the weights of two layers.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+        other_layer: other layer to change.
+    """
     first, second = layer.weight, other_layer.weight
     _replace_parameter(layer, "weight", lambda _: second)
     _replace_parameter(other_layer, "weight", lambda _: first)
 
 
 def _transpose_weight(context: SimpleNamespace, layer: Any) -> None:
-    """Transpose the weight of the layer."""
+    """Transpose the weight of the layer.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     _replace_parameter(layer, "weight", lambda weight: weight.T)
 
 
 def _disable_dropout(context: SimpleNamespace, layer: Any) -> None:
-    """Keep all values in the layer's dropout."""
+    """Keep all values in the layer's dropout.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     if isinstance(layer, context.paddle.nn.Dropout):
         layer.p = 0
     else:
@@ -59,7 +85,12 @@ def _disable_dropout(context: SimpleNamespace, layer: Any) -> None:
 
 
 def _skip_dropout_scale(context: SimpleNamespace, layer: Any) -> None:
-    """Omit the factor 1 / (1 - p) of the layer's dropout."""
+    """Omit the factor 1 / (1 - p) of the layer's dropout.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     if isinstance(layer, context.paddle.nn.Dropout):
         layer.mode = "downscale_in_infer"
     else:
@@ -68,7 +99,12 @@ def _skip_dropout_scale(context: SimpleNamespace, layer: Any) -> None:
 
 
 def _halve_dropout_rate(context: SimpleNamespace, layer: Any) -> None:
-    """Drop values with half of the probability p that the layer's dropout has."""
+    """Drop values with half of the probability p that the layer's dropout has.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     if isinstance(layer, context.paddle.nn.Dropout):
         layer.p = layer.p / 2
     else:
@@ -78,7 +114,13 @@ def _halve_dropout_rate(context: SimpleNamespace, layer: Any) -> None:
 
 
 def _share_dropout_mask(context: SimpleNamespace, first_layer: Any, second_layer: Any) -> None:
-    """Use the first layer's dropout mask in the second layer, too."""
+    """Use the first layer's dropout mask in the second layer, too.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        first_layer: layer whose mask is used.
+        second_layer: layer that gets the mask.
+    """
     masks: list[Any] = []
 
     def draw_first(draws: Any, p: float, shape: Sequence[int]) -> Any:
@@ -90,7 +132,12 @@ def _share_dropout_mask(context: SimpleNamespace, first_layer: Any, second_layer
 
 
 def _drop_in_evaluation(context: SimpleNamespace, layer: Any) -> None:
-    """Let the layer drop values in evaluation, too."""
+    """Let the layer drop values in evaluation, too.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     layer.forward = lambda x: context.F.dropout(x, layer.p, axis=layer.axis, mode=layer.mode)
 
 
@@ -135,7 +182,12 @@ class _ReplacedDraws:
 
 
 def _choose_second_best(context: SimpleNamespace, layer: Any) -> None:
-    """Let the layer choose the next element instead of the last of its top-k or sorted elements."""
+    """Let the layer choose the next element instead of the last of its top-k or sorted elements.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
 
     def choose(draws: Any, scores: Any, own_choice: Any, descending: bool) -> Any:
         count = own_choice.shape[-1]
@@ -156,7 +208,12 @@ def mask_arguments(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _shift_mask(context: SimpleNamespace, layer: Any) -> None:
-    """Shift each mask among the layer's arguments by one position."""
+    """Shift each mask among the layer's arguments by one position.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     forward = layer.forward
 
     def forward_shifted(*args: Any, **kwargs: Any) -> Any:
@@ -169,12 +226,22 @@ def _shift_mask(context: SimpleNamespace, layer: Any) -> None:
 
 
 def _shift_rows(context: SimpleNamespace, layer: Any) -> None:
-    """Move each row of the layer's weight up by one, so that each token id reads the next row."""
+    """Move each row of the layer's weight up by one, so that each token id reads the next row.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     _replace_parameter(layer, "weight", lambda weight: context.paddle.roll(weight, -1, 0))
 
 
 def _untie_weight(context: SimpleNamespace, _: Any) -> None:
-    """Give the first of two places that share a weight its own copy."""
+    """Give the first of two places that share a weight its own copy.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        _: layer with the weight; not used.
+    """
     path, _, leaf = context.paths[0].rpartition(".")
     parent_path, _, name = path.rpartition(".")
     layer = context.layers[path]
@@ -185,7 +252,12 @@ def _untie_weight(context: SimpleNamespace, _: Any) -> None:
 
 
 def _replace_activation(context: SimpleNamespace, layer: Any) -> None:
-    """Replace the layer's activation function with SiLU."""
+    """Replace the layer's activation function with SiLU.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     name = next((name for name in ACTIVATIONS if callable(getattr(layer, name, None))), None)
     if name is None:
         layer.forward = context.F.silu
@@ -196,13 +268,23 @@ def _replace_activation(context: SimpleNamespace, layer: Any) -> None:
 
 
 def _detach_input(context: SimpleNamespace, layer: Any) -> None:
-    """Stop the gradient at the layer's first input."""
+    """Stop the gradient at the layer's first input.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     forward = layer.forward
     layer.forward = lambda x, *args, **kwargs: forward(x.detach(), *args, **kwargs)
 
 
 def _double_gradient(context: SimpleNamespace, layer: Any) -> None:
-    """Double the gradient that flows through the layer, without a change of its output."""
+    """Double the gradient that flows through the layer, without a change of its output.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     forward = layer.forward
 
     def forward_doubled(*args: Any, **kwargs: Any) -> Any:
@@ -213,13 +295,23 @@ def _double_gradient(context: SimpleNamespace, layer: Any) -> None:
 
 
 def _scale_output(context: SimpleNamespace, layer: Any) -> None:
-    """Multiply the layer's output by 1 plus :data:`SMALL_ERROR`."""
+    """Multiply the layer's output by 1 plus :data:`SMALL_ERROR`.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     forward = layer.forward
     layer.forward = lambda *args, **kwargs: forward(*args, **kwargs) * (1 + SMALL_ERROR)
 
 
 def _round_input(context: SimpleNamespace, layer: Any) -> None:
-    """Round the layer's first input to float32."""
+    """Round the layer's first input to float32.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     cast, forward = context.paddle._C_ops.cast, layer.forward
 
     def forward_rounded(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -229,12 +321,22 @@ def _round_input(context: SimpleNamespace, layer: Any) -> None:
 
 
 def _freeze_weight(context: SimpleNamespace, layer: Any) -> None:
-    """Compute no gradient of the layer's weight."""
+    """Compute no gradient of the layer's weight.
+
+    Args:
+        context: Paddle's modules; not used.
+        layer: layer to change.
+    """
     layer.weight.stop_gradient = True
 
 
 def _copy_weight(context: SimpleNamespace, layer: Any) -> None:
-    """Let the layer use a copy of its weight, so that no gradient reaches the parameter."""
+    """Let the layer use a copy of its weight, so that no gradient reaches the parameter.
+
+    Args:
+        context: Paddle's modules, and the layers of the port with their paths.
+        layer: layer to change.
+    """
     _replace_parameter(layer, "weight", lambda weight: weight.detach())
 
 

@@ -23,7 +23,12 @@ def _replace_reader(port: PortModules, change: Callable[[str, np.ndarray], Named
 
 
 def _exchange_names(first: str, second: str) -> Callable[[str, np.ndarray], NamedTensor]:
-    """Return a change that exchanges two parts of the tensors' names."""
+    """Return a change that exchanges two parts of the tensors' names.
+
+    Args:
+        first: part of a name.
+        second: other part of a name.
+    """
     return lambda name, value: (name.replace(first, "\0").replace(second, first).replace("\0", second), value)
 
 

@@ -78,7 +78,12 @@ LOOPS: dict[str, tuple[Mutant, ...]] = {
 
 
 def compile_loop(loop: str, source: str) -> bytes:
-    """Return a loop's object code, compiled from the given source of its file."""
+    """Return the object code of a compiled loop.
+
+    Args:
+        loop: name of the loop's function.
+        source: source text of the whole file that defines the loop.
+    """
     from models.operations import loop_code
 
     loop_code._engine()  # before Numba: it registers the names that both look up
@@ -130,7 +135,13 @@ def _use_edited_loop(loop: str, edits: tuple[SourceEdit, ...], port: PortModules
 
 
 def _edit_loop(function: str, removed_text: str, added_text: str) -> SourceEdit:
-    """Return the edit that replaces a text in a function of ``models.operations.loops``."""
+    """Return the edit that replaces a text in a function of ``models.operations.loops``.
+
+    Args:
+        function: name of the function.
+        removed_text: text to replace, which occurs once.
+        added_text: text that replaces it.
+    """
     return SourceEdit(f"models.operations.loops:{function}", removed_text, added_text)
 
 

@@ -120,7 +120,11 @@ def match_parameters(
 
 
 def _check_rows(matches: Sequence[ParameterMatch], port: Mapping[str, ParameterFacts]) -> None:
-    """Check that the rows of a map take each row of the port's parameters once.
+    """Check that the map's slices cover each row of the port's parameters exactly once.
+
+    Args:
+        matches: matches of slices from the user's map.
+        port: parameters of the port, by name.
 
     Raises:
         ValueError: a row is in no parameter of the reference, or in two.
@@ -279,7 +283,13 @@ def _is_best(costs: np.ndarray, place: int) -> bool:
 
 
 def _crossing_places(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int]:
-    """Return the indices of pairs that ran in different orders on the two sides, among pairs of one shape."""
+    """Return the indices of pairs that ran in another order on one side than on the other side.
+
+    A pair is only compared with pairs of the same shape.
+
+    Args:
+        pairs: pairs of a parameter of the reference and a parameter of the port.
+    """
     groups: dict[tuple, list[int]] = defaultdict(list)
     for place, (theirs, _) in enumerate(pairs):
         groups[_group_key(theirs)].append(place)

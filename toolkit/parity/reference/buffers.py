@@ -32,11 +32,13 @@ def frozen_parameters(model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def _is_unread(module: nn.Module, leaf: str) -> bool:
-    """Return whether a module never reads its buffer: the step count of a batch norm with a momentum.
+    """Return whether a module never uses its buffer in its output.
+
+    Such a buffer is the step count of a batch norm with a fixed momentum.
 
     Args:
         module: module with the buffer.
-        leaf: name of the buffer in the module.
+        leaf: name of the buffer within the module.
     """
     is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
     return is_norm and leaf == "num_batches_tracked" and module.momentum is not None

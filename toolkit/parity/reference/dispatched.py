@@ -83,7 +83,10 @@ class DispatchedResults(TorchDispatchMode):
         return result
 
     def _add(self, value: torch.Tensor) -> None:
-        """Record the fingerprint of a tensor, if the tensor has one."""
+        """Record a fingerprint of a tensor's values, by which equal tensors of the port are found later.
+
+        Tensors without a fingerprint are left out.
+        """
         fingerprint = take_fingerprint(values_of(value))
         if fingerprint is not None:
             self.all_fingerprints[fingerprint] = None

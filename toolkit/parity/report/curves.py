@@ -136,9 +136,17 @@ def draw_error_chart(points: Sequence[Point], title: str, outer: tuple[str, str]
 def _draw_series(
     axes: Axes, points: Sequence[Point], series: str, color: str, dashes: Sequence[float], lowest: int
 ) -> None:
-    """Draw a line through all tensors of a series; it has a gap where a tensor was not measured.
+    """Draw a line through the errors of all tensors in a series; it has a gap if a tensor was not measured.
 
-    Tensors that are noise in float32 are hollow circles, failed ones full circles.
+    Hollow circles mark tensors that are noise in float32, full circles mark failed tensors.
+
+    Args:
+        axes: axes of the chart, with the tensors from left to right.
+        points: errors of each tensor.
+        series: key of the errors to draw, such as ``p32``.
+        color: color of the line.
+        dashes: lengths of dashes and gaps; empty for a solid line.
+        lowest: decimal logarithm of the smallest error that the axis shows.
     """
 
     def height(error: float) -> float:
@@ -166,7 +174,13 @@ def _draw_series(
 
 
 def _shade_layers(axes: Axes, points: Sequence[Point], outer: tuple[str, str]) -> None:
-    """Shade every other layer, and number the layers below if there is enough space."""
+    """Shade every other layer, and number the layers below if there is enough space.
+
+    Args:
+        axes: axes of the chart.
+        points: errors of each tensor, from left to right.
+        outer: words below the tensors before and after the layers.
+    """
     groups = [(layer, [i for i, _ in found]) for layer, found in groupby(enumerate(points), lambda e: e[1].layer)]
     width = WIDTH - MARGINS[0] - MARGINS[1]
     every = math.ceil(LABEL_WIDTH * max(sum(layer is not None for layer, _ in groups), 1) / width)
@@ -187,7 +201,11 @@ def _shade_layers(axes: Axes, points: Sequence[Point], outer: tuple[str, str]) -
 
 
 def describe(points: Sequence[Point]) -> str:
-    """Describe the curves in words."""
+    """Describe the curves in words.
+
+    Args:
+        points: errors of each tensor, from left to right.
+    """
     parts = []
     for series, (meaning, *_) in SERIES.items():
         errors = sorted(point.errors[series] for point in points if series in point.errors and not point.is_noisy)

@@ -110,5 +110,10 @@ def describe_operation_place(operation: FaultyOp, places: Mapping[str, Place]) -
 
 
 def _describe_code(key: str, places: Mapping[str, Place]) -> str:
-    """Return a description of code outside modules, with its source line."""
+    """Return a description of code outside modules, with its source line.
+
+    Args:
+        key: name of the code.
+        places: source location by name.
+    """
     return f"{places[key].kind} ({places[key].where})" if key in places else key

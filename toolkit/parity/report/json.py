@@ -113,7 +113,12 @@ def _relative_errors(comparisons: Sequence[Comparison], dtype: str) -> dict[str,
 
 
 def _tensor_record(comparison: Comparison, reference: ReferenceResult) -> dict[str, Any]:
-    """Return the keys of ``parity.json`` about one tensor in one dtype."""
+    """Return the keys of ``parity.json`` about one tensor in one dtype.
+
+    Args:
+        comparison: comparison of the tensor with R64.
+        reference: results of the reference.
+    """
     theirs = reference.tensors[name_in_step(comparison.name)]
     name = TensorName.parse(comparison.name)
     return {

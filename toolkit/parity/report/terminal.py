@@ -139,7 +139,12 @@ def _recomputed_lines(report: Report) -> list[str]:
 
 
 def _describe_pass(report: Report, page: Path) -> str:
-    """Return the largest margin, the duration and the number of notes of a gate that passes."""
+    """Return the largest margin, the duration and the number of notes of a gate that passes.
+
+    Args:
+        report: result of the gate.
+        page: path of the HTML page.
+    """
     nearest = [row.margin for dtype in report.request.dtypes for row in report.verdict.nearest(dtype, 1)]
     count = len(report.verdict.notes)
     parts = [

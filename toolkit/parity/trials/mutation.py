@@ -379,7 +379,13 @@ def judge_mutants(
 
 
 def _judge_mutant(mutant: Mutant, reference: ReferenceResult, candidate: CandidateResult) -> Verdict | None:
-    """Return the gate's verdict on a mutant, or None if the port raised an error in the step."""
+    """Return the gate's verdict on a mutant, or None if the port raised an error in the step.
+
+    Args:
+        mutant: fault of the port.
+        reference: results of the reference.
+        candidate: results of the port with the mutant.
+    """
     mutant_result = candidate.mutants[mutant.name]
     if mutant_result.raised is not None:
         return None

@@ -87,6 +87,9 @@ def ids_by_name(names: Mapping[int | str, str]) -> tuple[dict[int | str, int], l
     """Return the id of each stored label, and the names in the order of the ids.
 
     Labels with the same name share an id.
+
+    Args:
+        names: name of each stored label.
     """
     unique = list(dict.fromkeys(names.values()))
     positions = {name: index for index, name in enumerate(unique)}

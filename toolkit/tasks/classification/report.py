@@ -95,7 +95,14 @@ def report_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> I
 
 
 def read_outcome(predictions_path: Path) -> LabelOutcome:
-    """Read the predictions file, and keep only the texts that are shown."""
+    """Read the labels, predictions and probabilities of all texts from the predictions file.
+
+    Only the texts that the page shows are kept: the mistakes, and the example of each label, that the model was surest
+    of.
+
+    Args:
+        predictions_path: path of the split's predictions file.
+    """
     outcome: LabelOutcome | None = None
     ids: dict[str, int] = {}
     surest: list[tuple[float, int, dict[str, str]]] = []

@@ -15,7 +15,11 @@ from toolkit.commands.bench.workloads import benchmark_of
 
 
 def prepare(workload: Workload) -> RunFn:
-    """Return a function that runs a training step of PaddleNLP's model with randomly initialized weights."""
+    """Return a function that runs a training step of PaddleNLP's model with randomly initialized weights.
+
+    Args:
+        workload: model, sizes and computation to measure.
+    """
     settings = {**workload.config, "pad_token_id": workload.config.get("pad_token_id") or 0}
     config, model_class, *keys = benchmark_of(workload.model).paddlenlp
     model_config = getattr(transformers, config)(**{key: settings[key] for key in keys})

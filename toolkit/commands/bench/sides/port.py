@@ -28,12 +28,20 @@ REPEATS = 8
 
 
 def prepare(workload: Workload) -> RunFn:
-    """Return a function that runs a workload once with the port."""
+    """Return a function that runs a workload once with the port.
+
+    Args:
+        workload: model, sizes and computation to measure.
+    """
     return _prepare_tokenization(workload) if workload.work == "tokenize" else _prepare_computation(workload)
 
 
 def _prepare_tokenization(workload: Workload) -> RunFn:
-    """Return a function that tokenizes the workload's texts with a new tokenizer and returns the number of tokens."""
+    """Return a function that tokenizes the workload's texts with a new tokenizer and returns the number of tokens.
+
+    Args:
+        workload: model, sizes and computation to measure.
+    """
     folder = Path(workload.folder)
     texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
     tokenizer = part(workload.model, "tokenizer").load_tokenizer(folder / TOKENIZER)
@@ -41,7 +49,11 @@ def _prepare_tokenization(workload: Workload) -> RunFn:
 
 
 def _prepare_computation(workload: Workload) -> RunFn:
-    """Load the port and its inputs, and return a function that runs the workload once."""
+    """Load the port and its inputs, and return a function that runs the workload once.
+
+    Args:
+        workload: model, sizes and computation to measure.
+    """
     import paddle
     from safetensors.numpy import load_file
 
@@ -75,7 +87,12 @@ def _prepare_computation(workload: Workload) -> RunFn:
 
 
 def amount(workload: Workload, run_once: RunFn) -> float:
-    """Return the operations of the matrix products in one run, or the bytes of weights that all tokens read."""
+    """Return the operations of the matrix products in one run, or the bytes of weights that all tokens read.
+
+    Args:
+        workload: model, sizes and computation to measure.
+        run_once: function that runs the workload once.
+    """
     if PART_OF[workload.work] == PRODUCTS:
         return count_operations(run_once)
     return workload.weight_bytes * workload.new_tokens
@@ -87,6 +104,9 @@ def speed(workload: Workload) -> float:
     It is measured in operations per second of a large matrix product, or in bytes per second. Bytes are read by the
     threads of the workload, repeatedly from an array of the same size as the weights: a small model stays in the
     processor's caches.
+
+    Args:
+        workload: model, sizes and computation to measure.
     """
     if PART_OF[workload.work] == PRODUCTS:
         import paddle
@@ -102,6 +122,9 @@ def count_operations(run_once: RunFn) -> int:
     """Return the multiplications and additions of all matrix products in one run, forward and backward.
 
     The backward has one more product of the same size for each factor that gets a gradient.
+
+    Args:
+        run_once: function that runs the workload once.
     """
     import paddle
 
@@ -132,7 +155,11 @@ def count_operations(run_once: RunFn) -> int:
 
 
 def _least_seconds(run_once: Callable[[], object]) -> float:
-    """Return the smallest time of several calls of a function, in seconds."""
+    """Return the smallest time of several calls of a function, in seconds.
+
+    Args:
+        run_once: function that runs the workload once.
+    """
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()

@@ -19,7 +19,11 @@ from toolkit.parity.reference.optimizer import decayed_parameters
 
 
 def prepare(workload: Workload) -> RunFn:
-    """Return a function that runs a workload once with the reference."""
+    """Return a function that runs a workload once with the reference.
+
+    Args:
+        workload: model, sizes and computation to measure.
+    """
     if workload.work == "tokenize":
         return _prepare_tokenization(workload)
     torch.set_num_threads(workload.threads)
@@ -61,6 +65,9 @@ def _prepare_tokenization(workload: Workload) -> RunFn:
 
     ``AutoTokenizer`` chooses the tokenizer, which is the compiled tokenizer if there is one. It is new, so it has not
     cached any text.
+
+    Args:
+        workload: model, sizes and computation to measure.
     """
     from transformers import AutoTokenizer
 
@@ -71,7 +78,11 @@ def _prepare_tokenization(workload: Workload) -> RunFn:
 
 
 def _load_model(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """Return the reference's model in training mode, and the batch."""
+    """Return the reference's model in training mode, and the batch.
+
+    Args:
+        workload: model, sizes and computation to measure.
+    """
     family = family_part(workload.model, "reference").STEP
     folder = Path(workload.folder)
     config = family.configuration(None, workload.config)  # with the defaults of transformers, such as its cache
@@ -88,7 +99,11 @@ def _load_model(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Te
 
 
 def _parameter_groups(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """Return the optimizer's parameter groups, one with weight decay and one without."""
+    """Return the optimizer's parameter groups, one with weight decay and one without.
+
+    Args:
+        model: the reference's model.
+    """
     decayed_names = set(decayed_parameters(model))
     return [
         {
