@@ -158,7 +158,15 @@ def _feed_forward(layer, context, streams, sums, scratch, epsilon):
 
 @_compile_once
 def _embed_tokens(tokens, embedding, position, out, scale):
-    """Write the scaled embedding of each token plus the position's vector."""
+    """Write the scaled embedding of each token plus the position's vector.
+
+    Args:
+        tokens: token ids, (B,).
+        embedding: embedding table, (vocabulary, width).
+        position: vector of the position, (width,).
+        out: array for the result, (B, width).
+        scale: factor of the embeddings.
+    """
     rows, width = out.shape
     for row in _own_rows(rows):
         token_vector, out_row = embedding[tokens[row]], out[row]
@@ -168,7 +176,14 @@ def _embed_tokens(tokens, embedding, position, out, scale):
 
 @_compile_once
 def _score_classes(x, weight, bias, out):
-    """Write x times the transposed weight + bias."""
+    """Write x times the transposed weight, plus the bias.
+
+    Args:
+        x: input rows, (B, width).
+        weight: weight of the output layer, (classes, width).
+        bias: bias, (classes,).
+        out: array for the scores, (B, classes).
+    """
     classes, width = weight.shape
     for label in _own_rows(classes):
         class_weight = weight[label]
