@@ -469,7 +469,7 @@ def _find_quote(data_files: DataFiles, path: Path, layout_options: Mapping[str, 
     """Return the character that quotes the texts of a table; None for ``"``.
 
     Args:
-        data_files: facts about the files, to which a note is added.
+        data_files: facts about the files; a note is added to them.
         path: file of the table.
         layout_options: options of the user about the layout, by name.
     """
@@ -515,7 +515,7 @@ def _name_columns(data_files: DataFiles, rows: Sequence[Sequence[str]], *, heade
     Args:
         data_files: facts about the files.
         rows: first rows of the table.
-        header: whether the user says that the table has a header; None if the user does not say.
+        header: whether the table has a header, according to the user; None without this option.
     """
     if header or not rows or (header is None and not lacks_header(rows)):
         return None

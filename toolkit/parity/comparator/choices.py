@@ -79,7 +79,7 @@ class Choices(MessageHandler):
 
         Args:
             message: message of the port's process, with the name and, if it sends an array, the array.
-            scores_shape: shape of the scores from which the indices were chosen.
+            scores_shape: shape of the scores that the module chose the indices from.
         """
         name, recorded_draws = self._in_run(message)
         truth, scores = recorded_draws.get(str(name)), recorded_draws.get(str(name._replace(kind="scores")))

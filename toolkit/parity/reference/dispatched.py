@@ -83,7 +83,7 @@ class DispatchedResults(TorchDispatchMode):
         return result
 
     def _add(self, value: torch.Tensor) -> None:
-        """Record a fingerprint of a tensor's values, by which equal tensors of the port are found later.
+        """Record a fingerprint of a tensor's values, to find equal tensors of the port later.
 
         Tensors without a fingerprint are left out.
         """

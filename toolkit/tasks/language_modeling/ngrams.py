@@ -86,7 +86,7 @@ def perplexity(
     """Return the perplexity of rows under the trigrams of other rows; see :func:`token_surprises`.
 
     Args:
-        train: token ids (rows, length) and the length of each row, in which n-grams are counted.
+        train: token ids (rows, length) and lengths of the rows whose n-grams are counted.
         evaluated_rows: token ids and lengths of the rows to evaluate.
         vocab_size: size of the vocabulary.
     """

@@ -137,7 +137,7 @@ def _rank_answers(
         context: context of the question.
         candidates: score, start and end in characters of each span, best first.
         null_score: score of "no answer".
-        threshold: difference by which the score of "no answer" must exceed the best span's; None if all questions have
+        threshold: amount that the score of "no answer" must have beyond the best span's; None if all questions have
             answers.
     """
     if threshold is not None or not candidates:
