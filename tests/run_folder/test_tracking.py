@@ -23,7 +23,14 @@ from toolkit.errors import UserError
 from toolkit.recipe.keys import Data, Tracking, Train
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import record_start
-from toolkit.run_folder.tracking import WRITER_PACKAGES, MetricsFile, Tracker, check_trackers, read_metrics
+from toolkit.run_folder.tracking import (
+    WRITER_PACKAGES,
+    MetricsFile,
+    Tracker,
+    check_trackers,
+    complaint_of_finished,
+    read_metrics,
+)
 from toolkit.run_folder.wandb import more_private, own_settings
 
 
@@ -134,6 +141,24 @@ def test_rows_that_are_lost_are_told_and_the_table_that_has_them_is_kept(tmp_pat
     assert told[0].endswith(f", the old file is {kept}") and kept.read_bytes() == before
     MetricsFile(tmp_path, last_step=4, on_warning=told.append, eval_steps=2)
     assert "lacks rows; lost are" in told[1] and "the old file" not in told[1]
+
+
+@pytest.mark.parametrize(
+    "steps, expected",
+    [
+        (10**12, "lost are the train rows of 999999999998 steps from 3 to 1000000000000 and the validation rows of"),
+        (1e308, None),  # more steps than a range can count
+        (math.inf, None),
+    ],
+)
+def test_a_damaged_length_of_a_run_is_not_counted_step_by_step(tmp_path, steps, expected):
+    metrics = MetricsFile(tmp_path)
+    for step in (1, 2):
+        metrics.write(row(step, loss=0.5))
+    content = {"training": {"steps": steps, "schedule": {"eval_steps": 10**12}}}
+    (tmp_path / "metrics.json").write_text(json.dumps(content))
+    complaint = complaint_of_finished(tmp_path)
+    assert complaint is None if expected is None else expected in complaint
 
 
 def test_what_is_not_finite_is_null(tmp_path):

@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def complaint_of_finished(folder: Path) -> str | None:
     try:
         training = read_json(folder / "metrics.json", "")["training"]
         return complaint(folder / "metrics.jsonl", int(training["steps"]), int(training["schedule"]["eval_steps"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
     except UserError as error:
         return str(error)
@@ -186,27 +186,28 @@ def _describe_lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps
         eval_steps: number of steps between two validations.
         repeats_validation: whether the validation of the last step is measured again.
     """
-    existing = {(row.get("split"), row["step"]) for row in rows}
     row_steps = {
         "train": range(1, last_step + 1),
         "validation": range(eval_steps, last_step + 1 - repeats_validation, eval_steps),
     }
-    lost_steps = {
-        split_name: [step for step in step_numbers if (split_name, step) not in existing]
-        for split_name, step_numbers in row_steps.items()
-    }
     return " and ".join(
-        f"the {split_name} rows of {_describe_steps(missing_steps)}"
-        for split_name, missing_steps in lost_steps.items()
-        if missing_steps
+        f"the {split_name} rows of {missing_steps}"
+        for split_name, steps in row_steps.items()
+        if (missing_steps := _describe_missing(steps, {row["step"] for row in rows if row.get("split") == split_name}))
     )
 
 
-def _describe_steps(numbers: Sequence[int]) -> str:
-    """Return a description of steps: a single step, or their number with the first and the last."""
-    if len(numbers) == 1:
-        return f"step {numbers[0]}"
-    return f"{len(numbers)} steps from {numbers[0]} to {numbers[-1]}"
+def _describe_missing(steps: range, existing_steps: Set[int]) -> str:
+    """Return a description of the steps that are missing; empty if none is.
+
+    It does not list the steps, since a damaged metrics.json can name a run of any length.
+    """
+    count = len(steps) - sum(step in steps for step in existing_steps)
+    if count == 0:
+        return ""
+    first = next(step for step in steps if step not in existing_steps)
+    last = next(step for step in reversed(steps) if step not in existing_steps)
+    return f"step {first}" if count == 1 else f"{count} steps from {first} to {last}"
 
 
 def copy_damaged_file(path: Path) -> Path:
