@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -114,6 +115,18 @@ def test_a_folder_for_transformers_has_the_model_and_a_card_that_loads_it(run, t
     card = (folder / "README.md").read_text()
     assert f".logits / {fitted:.6g}).softmax(-1)" in card
     assert 'from_pretrained(".")' in card and 'pipeline("text-classification", ".")' in card
+
+
+@pytest.mark.parametrize("form", ["hf", "paddle", "onnx"])
+def test_a_device_in_place_of_a_file_is_not_copied(run, tmp_path, form):
+    """/dev/zero has no end."""
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run/model/special_tokens_map.json"
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=f"{tmp_path}/run/model: is damaged .*special_tokens_map.json is no plain file"):
+        export_run(tmp_path / "run", form, tmp_path / "export", False, console())
+    assert not (tmp_path / "export").exists()
 
 
 def test_a_model_that_differs_by_more_than_rounding_is_not_left(run, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from models import families
-from models.files.plain import read_object
+from models.files.plain import plain_file, read_object
 from toolkit.commands.predict import MODEL_REMEDY, load_model, load_run, read_recipe
 from toolkit.errors import ParityDrift, UserError
 from toolkit.files.lossless import move_to_free_name, remove_empty_folders
@@ -128,9 +128,10 @@ def _export_model(
             facts["lsh_rotations"] = "not stored: whoever loads the model draws them"
         copied_logits = compute_port_logits(load_model(run.recipe, export_dir), float64_model, rotations, inputs)
         return compare_logits(logits_of_port, [copied_logits.float32]), {**facts, "outputs": outputs}
-    for path in model_dir.iterdir():
-        if not any(path.match(pattern) for pattern in WEIGHT_PATTERNS):
-            shutil.copy(path, export_dir)
+    with reading(model_dir, MODEL_REMEDY):
+        for path in model_dir.iterdir():
+            if not path.is_dir() and not any(path.match(pattern) for pattern in WEIGHT_PATTERNS):
+                shutil.copy(plain_file(path), export_dir)
     graph = export_dir if format_name == "paddle" else scratch / "graph"
     graph.mkdir(exist_ok=True)
     temperature = run.calibration.get("temperature", 1.0)
@@ -153,10 +154,15 @@ def _export_model(
 def _copy_model(folder: Path, export_dir: Path) -> None:
     """Copy the run's `model/` and its card into a folder; the card then names this folder instead of the run."""
     with reading(folder / "model", MODEL_REMEDY):
-        shutil.copytree(folder / "model", export_dir, dirs_exist_ok=True)
+        shutil.copytree(folder / "model", export_dir, copy_function=_copy_plain_file, dirs_exist_ok=True)
     if (card := folder / "README.md").is_file():
         with reading(card, "remove it"):
             write_text(export_dir / "README.md", with_model(card.read_text(encoding="utf-8"), "."))
+
+
+def _copy_plain_file(source: str, target: str) -> None:
+    """Copy a regular file. Raises UnreadableFile for others: the content of a device may never end."""
+    shutil.copy(plain_file(source), target)
 
 
 def _describe_export(run: Run, format_name: str) -> dict[str, Any]:
