@@ -224,10 +224,17 @@ HOSTILE = {
     "offsets": (SAFETENSORS, loss_of("[]", "[0, 1000000000000]"), "cannot be read: "),
     "shape": (SAFETENSORS, loss_of("[4611686018427387904, 8]", "[0, 8]"), "cannot be read: "),
     "size of header": (SAFETENSORS, safetensors_of("{}", 2**63), "cannot be read: "),
+    "dimensions": (NPZ, archive_of(array_of_shape(f"({'1,' * 33})", bytes(8))), "loss has 33 dimensions; 32 are the"),
+    "header of Python 2": (
+        NPZ,
+        archive_of(array_of_shape("(2L,)", bytes(8))),
+        "loss has 136 bytes, and its shape (2,)",
+    ),
     "safetensors pipe": (SAFETENSORS, os.mkfifo, "is no plain file"),
 }
 
 
+@pytest.mark.filterwarnings("error:Reading")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_folder_is_one_line(name, bundle, tmp_path, command_line):
     file, write, said = HOSTILE[name]
@@ -325,6 +332,12 @@ def test_a_port_in_jax_gives_its_gradients_and_is_judged_by_them(bundle, tmp_pat
             "import os, sys\n\ndef forward(weights, batch, draws):\n"
             "    open(sys.argv[3] + '/versions.json', 'w').write('{\"jax\": \"1\"}')\n    os._exit(0)",
             "has computed no tensor in float64 or float32",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import os, sys\n\ndef forward(weights, batch, draws):\n"
+            "    open(sys.argv[3] + '/versions.json', 'w').write('[' * 100_000)\n    os._exit(0)",
+            "has ended without a result in float64 (exit status 0)",
             marks=pytest.mark.slow,
         ),
     ],

@@ -39,6 +39,8 @@ CHOICES = ("relu", "choice", "buckets")
 FORWARD_KINDS = ("logits", "loss", "losses", "output")
 #: Maximum number of names that a message lists, and of characters that it quotes from a file.
 MAX_NAMES, MAX_CHARACTERS = 12, 200
+#: Maximum number of dimensions of a tensor, which messages and reports list.
+MAX_DIMENSIONS = 32
 #: Stems and suffixes of the names of a port's files.
 DTYPES, SUFFIXES = ("float64", "float32"), (".safetensors", ".npz")
 
@@ -74,6 +76,8 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
                 saved_dtype, shape = tensors.header(name)
                 if saved_dtype != dtype:
                     raise UserError(f"{source}: {name} is {_shorten_text(saved_dtype)}; compute and save it in {dtype}")
+                if len(shape) > MAX_DIMENSIONS:
+                    raise UserError(f"{source}: {name} has {len(shape)} dimensions; {MAX_DIMENSIONS} are the most")
                 has_same_shape = list(shape) == list(truth.shape(name))
                 errors[dtype][name] = (
                     error_stats.measure_error(tensors.read(name), truth[name])

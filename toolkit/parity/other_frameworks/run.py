@@ -122,7 +122,7 @@ def _run_program(command: Sequence[str], port: Path, log: Path, time_limit: floa
             return process.wait(time_limit)
         except subprocess.TimeoutExpired:
             raise UserError(
-                f"{port}: has not ended after {time_limit:.0f} s; --time-limit SECONDS gives it more"
+                f"{port}: has not ended after {time_limit:g} s; --time-limit SECONDS gives it more"
             ) from None
 
 
@@ -139,6 +139,6 @@ def _read_versions(path: Path) -> dict[str, str]:
     """Return the versions by name that a port's process left; {} if the file does not exist or is invalid."""
     try:
         content = json.loads(_read_text_end(path))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return {str(name): str(version) for name, version in content.items()} if isinstance(content, dict) else {}

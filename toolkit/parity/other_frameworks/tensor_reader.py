@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,7 +116,9 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     version = np.lib.format.read_magic(file)
     if version != (1, 0):  # of the others, a header may have gigabytes
         raise ValueError(f"an array is of version {version} of NumPy's format; numpy.savez writes (1, 0)")
-    return np.lib.format.read_array_header_1_0(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy advises to save a header of Python 2 again
+        return np.lib.format.read_array_header_1_0(file)
 
 
 class _SafetensorsReader:
