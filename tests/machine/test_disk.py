@@ -45,6 +45,7 @@ def test_what_can_be_written_is_left_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "kept").write_text("x")
     assert find_write_obstacle(tmp_path) is None
+    assert find_write_obstacle(tmp_path / ("a/" * 1500)) == "is nested in too many folders"
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 

@@ -75,6 +75,8 @@ def find_write_obstacle(folder: Path) -> str | None:
         return "its name is not UTF-8"
     except FileExistsError:
         return "is there and is no folder"
+    except RecursionError:
+        return "is nested in too many folders"
     except OSError as error:
         return f"cannot be written: {os.strerror(error.errno or 0)}"
     except ValueError as error:
