@@ -11,7 +11,7 @@ import pytest
 
 from models.files.plain import UnreadableFile
 from toolkit.errors import UserError
-from toolkit.files.sheet_rows import find_sheet_table, read_sheet_rows
+from toolkit.files.sheet_rows import SheetTable, find_sheet_table, read_sheet_rows
 from toolkit.files.table_writer import open_table_writer
 from toolkit.files.tables import read_table
 from toolkit.recipe.load import load_recipe
@@ -72,6 +72,11 @@ def test_an_empty_cell_of_a_row_does_not_move_the_header(tmp_path):
     assert next(read_sheet_rows(path)) == HEADER and not find_sheet_table(path).notes
     one = book_of(tmp_path / "b.xlsx", Sheet=[["text"], ["a"], ["b"]])
     assert list(read_sheet_rows(one)) == [["text"], ["a"], ["b"]]
+
+
+def test_a_note_quotes_the_beginning_of_long_names():
+    (note,) = SheetTable(["n" * 9999, "Data"], index=0, titles=[], first_line=1).notes
+    assert note == f"the sheet {'n' * 40} of 2 ({'n' * 40}, Data) is read; to read another, save it as csv"
 
 
 def test_the_sheet_with_rows_is_read_and_named(tmp_path):

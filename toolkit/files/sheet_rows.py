@@ -49,7 +49,8 @@ class SheetTable:
         """Notes about the chosen sheet and first row; empty if the table begins in the first row of the only sheet."""
         notes = []
         if len(self.names) > 1:
-            sheets = f"{self.names[self.index]} of {len(self.names)} ({', '.join(self.names[:4])})"
+            names = [f"{name:.40}" for name in (self.names[self.index], *self.names[:4])]
+            sheets = f"{names[0]} of {len(self.names)} ({', '.join(names[1:])})"
             notes.append(f"the sheet {sheets} is read; to read another, save it as csv")
         if self.titles:
             left_out = (
