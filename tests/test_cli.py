@@ -303,6 +303,8 @@ IMPOSSIBLE = [
     (["--seed", "9" * 30], "Invalid value for '--seed'"),
     (["--output", "/dev/null/x"], "--output /dev/null/x/cpu: cannot be written: Not a directory"),
     (["=3"], "=3: expected KEY=VALUE"),
+    (["--time-limit", "nan"], "Invalid value for '--time-limit': nan is not a finite number."),
+    (["--time-limit", "inf"], "Invalid value for '--time-limit': inf is not a finite number."),
     (["hidden_size=[1"], "command line: hidden_size:1: not YAML"),
     (["layer_norm_eps=1e-2"], "layer_norm_eps: 0.01 should be a number from 0 to 0.001"),
     (["hash_seed=x"], "hash_seed: 'x' should be a whole number"),
@@ -338,6 +340,12 @@ def test_a_name_that_no_file_can_have_is_refused(run, words, name):
     status, _, error = run(*(name if word == "@" else word for word in words.split()))
     said = "holds a null character" if "\0" in name else f"has {len(name)} characters; shorten the name"
     assert status == 2 and said in error and "Traceback" not in error
+
+
+def test_an_error_quotes_the_ends_of_a_long_value(run):
+    status, _, error = run("recipe", "copy", "x/" * 1500)
+    assert status == 2 and error.startswith("error: x/x/") and error.endswith("`toolkit recipe list` shows all\n")
+    assert " ... " in error and len(error) < 1100
 
 
 def test_a_recipe_with_a_name_of_the_longest_size_is_only_missing(run):

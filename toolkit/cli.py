@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shlex
 import sys
@@ -25,11 +24,14 @@ from toolkit.machine import interruption
 from toolkit.machine.home import set_writable_home
 from toolkit.machine.install import REFERENCE_PYTHON
 from toolkit.parity.command import COMMANDS, console
-from toolkit.terminal.escape import visible
+from toolkit.terminal.escape import shorten_middle, visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
+from toolkit.terminal.finite_range import FiniteRange
 from toolkit.terminal.path_argument import PathArgument
 
 PATH = PathArgument()
+#: Maximum number of characters of an error's line. A longer line quotes a value of a damaged file or of an option.
+MAX_ERROR_LENGTH = 1000
 KINDS = "a csv, tsv, xlsx, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
@@ -74,7 +76,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if interruption.has_signal():  # reading a file failed by it
             return _interrupted()
         for line in str(problem).splitlines():
-            click.echo(f"error: {visible(line)}", err=True)
+            click.echo(f"error: {shorten_middle(visible(line), MAX_ERROR_LENGTH)}", err=True)
         return problem.exit_status
     except (KeyboardInterrupt, click.Abort):
         return _interrupted()
@@ -122,17 +124,6 @@ def _stdout_failed() -> bool:
     except OSError:
         return True
     return False
-
-
-class FiniteRange(click.FloatRange):
-    """A range of finite numbers. It refuses inf, and nan, which compares as within any bounds."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """Return the option's value as a number within the range, and reject infinity and NaN."""
-        number = super().convert(value, parameter, context)
-        if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", parameter, context)
-        return number
 
 
 def complete_key(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
@@ -419,7 +410,7 @@ def predict(
     type=FiniteRange(0, min_open=True),
     help="Make repeated tokens less probable. Default: the model's own.",
 )
-@click.option("--beams", type=click.IntRange(1), default=1, help="The number of beams of beam search.")
+@click.option("--beams", type=click.IntRange(1, 1000), default=1, help="The number of beams of beam search.")
 @click.option("--stop", metavar="WORD", help="End the text at this token.")
 @click.option(
     "--seed",

@@ -222,6 +222,12 @@ def test_no_number_is_no_setting_of_generate(option, value, capsys):
     assert left.value.code == 2 and f"Invalid value for '{option}'" in capsys.readouterr().err
 
 
+def test_the_number_of_beams_is_limited(capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["generate", "x", "--beams=1001"])
+    assert left.value.code == 2 and "Invalid value for '--beams'" in capsys.readouterr().err
+
+
 # -- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 

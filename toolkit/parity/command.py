@@ -13,6 +13,7 @@ from models.families import FAMILIES, default_family
 from toolkit.machine.install import REFERENCE_PYTHON as VARIABLE
 from toolkit.parity.job.family import ported
 from toolkit.parity.request.gate_options import DEFAULT_WEIGHTS, GateOptions
+from toolkit.terminal.finite_range import FiniteRange
 from toolkit.terminal.path_argument import PathArgument
 
 #: Kinds of synthetic weights, as in :mod:`toolkit.parity.inputs.synthetic`, which --help must not import.
@@ -148,7 +149,7 @@ MAP = click.option(
 )
 TIME_LIMIT = click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="SECONDS",
     help="Time limit for each step of --port and --reference-model. Default: 1800.",
 )

@@ -23,6 +23,7 @@ import yaml
 from toolkit.errors import UserError
 from toolkit.files.kinds import ARCHIVE_ENDINGS, KIND_BY_ENDING
 from toolkit.files.packed import content_ending
+from toolkit.terminal.escape import shorten_middle
 
 #: Folder of the recipes that the toolkit ships, in the source tree and in an installation from a wheel.
 RECIPES_DIR = Path(__file__).resolve().parents[2] / "recipes"
@@ -213,10 +214,7 @@ def _in_one_line(text: str) -> str:
     escaped_text = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
     )
-    half = MAX_MESSAGE_LENGTH // 2
-    return (
-        escaped_text if len(escaped_text) <= MAX_MESSAGE_LENGTH else f"{escaped_text[:half]} ... {escaped_text[-half:]}"
-    )
+    return shorten_middle(escaped_text, MAX_MESSAGE_LENGTH)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -15,6 +15,12 @@ def visible(text: str) -> str:
     return UNWRITABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def shorten_middle(text: str, max_length: int) -> str:
+    """Return a text without its middle if it has more than ``max_length`` characters."""
+    half = max_length // 2
+    return text if len(text) <= max_length else f"{text[:half]} ... {text[-half:]}"
+
+
 def one_line(text: str) -> str:
     """Return ``text`` on one line: :func:`visible`, line breaks as blanks."""
     return " ".join(visible(text).split())
