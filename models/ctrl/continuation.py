@@ -61,8 +61,8 @@ class _LayerNorm:
 class _OutputLayer:
     """The language-model head in evaluation, x W^T + b."""
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.weight, self.bias = weight, bias
+    def __init__(self, output_weight: Tensor, output_bias: Tensor) -> None:
+        self.weight, self.bias = output_weight, output_bias
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
         """Return a score for every token of the vocabulary: (B, width) -> (B, vocabulary)."""
@@ -90,12 +90,12 @@ class _DecoderLayer:
     outer: _Linear
 
     @classmethod
-    def from_encoder_layer(cls, layer: EncoderLayer) -> _DecoderLayer:
-        """Return the layer that shares the parameters of ``layer``."""
-        attention, (inner, _, outer) = layer.multi_head_attention, layer.ffn
+    def from_encoder_layer(cls, encoder_layer: EncoderLayer) -> _DecoderLayer:
+        """Return the layer that shares the parameters of an encoder layer."""
+        attention, (inner, _, outer) = encoder_layer.multi_head_attention, encoder_layer.ffn
         return cls(
             num_heads=attention.n_head,
-            norms=(_LayerNorm(layer.layernorm1), _LayerNorm(layer.layernorm2)),
+            norms=(_LayerNorm(encoder_layer.layernorm1), _LayerNorm(encoder_layer.layernorm2)),
             projections=(_Linear(attention.Wq), _Linear(attention.Wk), _Linear(attention.Wv)),
             dense=_Linear(attention.dense),
             inner=_Linear(inner),
@@ -143,7 +143,7 @@ class Continuation:
     """Texts that are continued token by token, with the cached keys and values of all layers.
 
     Args:
-        model: language model in evaluation mode.
+        port_model: language model in evaluation mode.
         past: keys and values of each layer, (B, heads, T, depth) each.
         attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
         make_bias: :func:`models.ctrl.layers.attention_bias`.
@@ -151,12 +151,12 @@ class Continuation:
 
     def __init__(
         self,
-        model: Port,
+        port_model: Port,
         past: Sequence[Cache],
         attention_mask: Tensor | None,
         make_bias: Callable[[int, int, Tensor, str], Tensor],
     ) -> None:
-        self.model = model
+        self.model = port_model
         self._cache = list(past)  # may have unused room for later positions
         # The list of the cache, and the input of the compiled loop, which is rebuilt for another list.
         self._loop_layers: tuple[list[Cache], compiled.DecoderLayers] = [], compiled.DecoderLayers()
@@ -292,10 +292,10 @@ class Continuation:
         self.attention_mask = paddle.concat([past_mask, token_mask.astype(past_mask.dtype)], axis=1)
 
 
-def _has_plain_layers(model: Port) -> bool:
+def _has_plain_layers(port_model: Port) -> bool:
     """Return whether the layers have no adapter, dropout, gradients or casts to bfloat16."""
     return (
-        model.adapter is None
-        and not model.training
+        port_model.adapter is None
+        and not port_model.training
         and not (is_cast_to_bfloat16("linear") or is_cast_to_bfloat16("attention") or paddle.is_grad_enabled())
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ EMBEDDING = "transformer.w.weight"
 LORA_TARGETS = ("Wq", "Wk", "Wv", "dense")
 
 
-def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
+def parameters(config: Mapping[str, Any], head: str) -> dict[str, Parameter]:
     """Return the parameters of the whole model by name, in the order of execution.
 
     Args:
@@ -43,7 +44,7 @@ def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
     return table
 
 
-def _layer_parameters(config: Mapping, index: int) -> dict[str, Parameter]:
+def _layer_parameters(config: Mapping[str, Any], index: int) -> dict[str, Parameter]:
     """Return the parameters of the layer with the given index by name."""
     width, inner = config["n_embd"], config["dff"]
     name = f"transformer.h.{index}"
@@ -56,7 +57,7 @@ def _layer_parameters(config: Mapping, index: int) -> dict[str, Parameter]:
     return table
 
 
-def _head_parameters(config: Mapping, head: str) -> dict[str, Parameter]:
+def _head_parameters(config: Mapping[str, Any], head: str) -> dict[str, Parameter]:
     """Return the parameters of a head by name."""
     if head == "causal_lm":
         bias = {"lm_head.bias": Parameter((config["vocab_size"],), "bias")}
@@ -65,21 +66,21 @@ def _head_parameters(config: Mapping, head: str) -> dict[str, Parameter]:
         # Paddle stores this weight like an embedding, (vocabulary, n_embd), and not transposed like a linear weight.
         return {"lm_head.weight": Parameter((config["vocab_size"], config["n_embd"]), "embedding"), **bias}
     if head == "sequence_classification":
-        return linear_parameters("classifier", config["n_embd"], config["num_labels"], bias=False)
+        return linear_parameters("classifier", config["n_embd"], config["num_labels"], has_bias=False)
     raise ValueError(f"{head!r} is none of {', '.join(HEADS)}")
 
 
-def num_layers(config: Mapping) -> int:
+def num_layers(config: Mapping[str, Any]) -> int:
     """Return the number of layers."""
     return config["n_layer"]
 
 
-def standard_deviations(config: Mapping) -> dict[str, float]:
+def standard_deviations(config: Mapping[str, Any]) -> dict[str, float]:
     """Return the standard deviation of the initial values of each role, as in the reference."""
     return {"linear": config["initializer_range"], "embedding": config["initializer_range"]}
 
 
-def initial_weights(config: Mapping, head: str, seed: int) -> dict[str, np.ndarray]:
+def initial_weights(config: Mapping[str, Any], head: str, seed: int) -> dict[str, np.ndarray]:
     """Return initial float32 values of all parameters by name.
 
     Matrices are normal with standard deviation ``initializer_range``, biases are 0, and norm gains are 1.
@@ -92,12 +93,12 @@ def initial_weights(config: Mapping, head: str, seed: int) -> dict[str, np.ndarr
     return dict(initial_values(config, head, seed))
 
 
-def initial_values(config: Mapping, head: str, seed: int) -> Mapping[str, np.ndarray]:
+def initial_values(config: Mapping[str, Any], head: str, seed: int) -> Mapping[str, np.ndarray]:
     """Return the values of :func:`initial_weights`, each computed on access."""
     return draw_values(parameters(config, head), standard_deviations(config), seed)
 
 
-def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping, head: str) -> dict[str, np.ndarray]:
+def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping[str, Any], head: str) -> dict[str, np.ndarray]:
     """Return the checked tensors of a checkpoint for the model with ``head``, by name.
 
     From a checkpoint with another head, only the body is read. The caller then initializes the parameters of this head

@@ -34,14 +34,14 @@ def write_json(folder: str | os.PathLike, name: str, content: Mapping[str, Any],
     write_file(folder, name, json.dumps(content, indent=2, sort_keys=sort_keys) + "\n")
 
 
-def replace_tensors(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+def replace_tensors(path: Path, named_tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file completely or not at all, and replace an earlier file with this name.
 
     Args:
         path: file to write.
-        tensors: tensors by name.
+        named_tensors: tensors by name.
         metadata: texts for the file's header, by key.
     """
     partial_path = path.with_name(f"{path.name}.partial")
-    write_tensors(partial_path, tensors, metadata)
+    write_tensors(partial_path, named_tensors, metadata)
     os.replace(partial_path, path)

@@ -66,9 +66,9 @@ class _Gather(PyLayer):
         return total
 
 
-def reorder(rows: paddle.Tensor, order: Order) -> paddle.Tensor:
+def reorder(rows: paddle.Tensor, row_order: Order) -> paddle.Tensor:
     """Gather the rows of a matrix in an order: (rows, width) -> (rounds * rows, width)."""
-    return _Gather.apply(rows, order) if paddle.in_dynamic_mode() else paddle.gather(rows, order.index)
+    return _Gather.apply(rows, row_order) if paddle.in_dynamic_mode() else paddle.gather(rows, row_order.index)
 
 
 def cache_if_eager(make_order: Callable[..., Order]) -> Callable[..., Order]:

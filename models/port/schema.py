@@ -153,25 +153,29 @@ def check_problem_type(config: Mapping[str, Any]) -> None:
         raise ConfigError("problem_type", f"{config['problem_type']!r} is none of {PROBLEM_TYPES[1:]}")
 
 
-def resolve_labels(config: dict[str, Any]) -> None:
+def resolve_labels(changeable_config: dict[str, Any]) -> None:
     """Set ``num_labels``, ``id2label`` and ``label2id`` from those that are set; the default is 2 labels.
 
     Raises:
         ConfigError: the values are invalid or contradict each other.
     """
-    if config["num_labels"] is not None:
-        check_integers(config, ("num_labels",), 1, MAX_LABELS)
-    if config["id2label"] is not None:
-        if isinstance(config["id2label"], Mapping) and len(config["id2label"]) > MAX_LABELS:
-            raise ConfigError("id2label", f"{len(config['id2label'])} labels are too many; {MAX_LABELS} is the most")
-        config["id2label"] = _parse_label_names(config["id2label"])
-        count = len(config["id2label"])
-        if config["num_labels"] not in (None, count):
-            raise ConfigError("num_labels", f"{config['num_labels']} does not fit the {count} entries of id2label")
-    count = config["num_labels"] or len(config["id2label"] or "ab")
-    config["num_labels"] = count
-    config["id2label"] = config["id2label"] or {index: f"LABEL_{index}" for index in range(count)}
-    config["label2id"] = {name: index for index, name in config["id2label"].items()}
+    if changeable_config["num_labels"] is not None:
+        check_integers(changeable_config, ("num_labels",), 1, MAX_LABELS)
+    if changeable_config["id2label"] is not None:
+        if isinstance(changeable_config["id2label"], Mapping) and len(changeable_config["id2label"]) > MAX_LABELS:
+            raise ConfigError(
+                "id2label", f"{len(changeable_config['id2label'])} labels are too many; {MAX_LABELS} is the most"
+            )
+        changeable_config["id2label"] = _parse_label_names(changeable_config["id2label"])
+        count = len(changeable_config["id2label"])
+        if changeable_config["num_labels"] not in (None, count):
+            raise ConfigError(
+                "num_labels", f"{changeable_config['num_labels']} does not fit the {count} entries of id2label"
+            )
+    count = changeable_config["num_labels"] or len(changeable_config["id2label"] or "ab")
+    changeable_config["num_labels"] = count
+    changeable_config["id2label"] = changeable_config["id2label"] or {index: f"LABEL_{index}" for index in range(count)}
+    changeable_config["label2id"] = {name: index for index, name in changeable_config["id2label"].items()}
 
 
 def _parse_label_names(id2label: Any) -> dict[int, str]:

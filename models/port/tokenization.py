@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +208,7 @@ def read_tokenizer_config(folder: str | os.PathLike) -> dict[str, Any]:
     return read_object(path) if os.path.lexists(path) else {}
 
 
-def read_special_token(config: dict[str, Any], key: str) -> str | None:
+def read_special_token(config: Mapping[str, Any], key: str) -> str | None:
     """Return a special token of a folder's settings, stored as text or with flags; None if it is not set.
 
     Raises:
@@ -221,7 +221,7 @@ def read_special_token(config: dict[str, Any], key: str) -> str | None:
     return token or None
 
 
-def read_added_tokens(config: dict[str, Any]) -> list[dict[str, Any]]:
+def read_added_tokens(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of ``added_tokens_decoder`` in a folder's settings, each with its ``content``.
 
     Raises:
@@ -235,7 +235,7 @@ def read_added_tokens(config: dict[str, Any]) -> list[dict[str, Any]]:
     return entries
 
 
-def write_tokenizer_config(folder: str | os.PathLike, config: dict[str, Any], max_length: int | None) -> None:
+def write_tokenizer_config(folder: str | os.PathLike, config: Mapping[str, Any], max_length: int | None) -> None:
     """Write the settings file of a tokenizer, and a second file with only its special tokens.
 
     Args:

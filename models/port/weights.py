@@ -33,17 +33,17 @@ class WeightsError(ValueError):
     """The weights do not match the parameters of the model one to one."""
 
 
-def linear_parameters(name: str, num_inputs: int, num_outputs: int, bias: bool = True) -> dict[str, Parameter]:
+def linear_parameters(name: str, num_inputs: int, num_outputs: int, has_bias: bool = True) -> dict[str, Parameter]:
     """Return the parameters of a linear layer by name, with or without a bias.
 
     Args:
         name: path of the layer.
         num_inputs: number of input features.
         num_outputs: number of output features.
-        bias: whether the layer has a bias.
+        has_bias: whether the layer has a bias.
     """
     table = {f"{name}.weight": Parameter((num_outputs, num_inputs), "linear")}
-    return {**table, f"{name}.bias": Parameter((num_outputs,), "bias")} if bias else table
+    return {**table, f"{name}.bias": Parameter((num_outputs,), "bias")} if has_bias else table
 
 
 def layer_norm_parameters(name: str, width: int) -> dict[str, Parameter]:
@@ -67,9 +67,9 @@ def draw_values(table: Mapping[str, Parameter], deviations: Mapping[str, float],
     )
 
 
-def _draw_value(name: str, parameter: Parameter, deviations: Mapping[str, float], seed: int) -> np.ndarray:
+def _draw_value(name: str, parameter_spec: Parameter, deviations: Mapping[str, float], seed: int) -> np.ndarray:
     """Return the initial float32 value of one parameter; see :func:`draw_values`."""
-    shape, role = parameter
+    shape, role = parameter_spec
     if role in deviations:
         draws = make_generator(seed, name).standard_normal(shape, dtype=np.float32)
         draws *= np.float32(deviations[role])

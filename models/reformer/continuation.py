@@ -67,7 +67,7 @@ class _CachedAttention:
     """An attention at one more position of texts, which caches the keys and values of all positions.
 
     Args:
-        layer: attention layer in evaluation mode.
+        self_attention: attention layer in evaluation mode.
         hidden_states: input of the attention at the positions so far, (B, T, hidden).
 
     Attributes:
@@ -82,10 +82,10 @@ class _CachedAttention:
     #: Weights of query, key (None if the query is the key) and value.
     weights: tuple[Tensor, Tensor | None, Tensor]
 
-    def __init__(self, layer: ChunkedSelfAttention, hidden_states: Tensor) -> None:
-        self.layer = layer
-        self.num_heads, self.head_size = layer.num_attention_heads, layer.attention_head_size
-        self.value = _evaluation_function(layer.value)
+    def __init__(self, self_attention: ChunkedSelfAttention, hidden_states: Tensor) -> None:
+        self.layer = self_attention
+        self.num_heads, self.head_size = self_attention.num_attention_heads, self_attention.attention_head_size
+        self.value = _evaluation_function(self_attention.value)
         self.length = hidden_states.shape[1]
         _, self.keys, self.values = self.project(hidden_states)
         self.dtype = str(self.keys.dtype).rpartition(".")[2]
@@ -117,13 +117,13 @@ class _CachedAttention:
         positions, bias = self.find_attended(query, padded_length)
         return self.attend(query, positions, bias).reshape([-1, 1, self.num_heads * self.head_size])
 
-    def attend(self, query: Tensor, positions: np.ndarray, bias: np.ndarray) -> Tensor:
+    def attend(self, query: Tensor, positions: np.ndarray, score_bias: np.ndarray) -> Tensor:
         """Return the attention output of the last position, (B, H, 1, D).
 
         Args:
             query: query of the last position, (B, H, 1, D).
             positions: positions that it attends to, int64 (B, H, N).
-            bias: bias of their scores, (B, H, N).
+            score_bias: bias of their scores, (B, H, N).
         """
         batch, heads, count = positions.shape
         first = np.arange(batch * heads).reshape([batch, heads, 1]) * self.length
@@ -132,7 +132,7 @@ class _CachedAttention:
             paddle.gather(cache.reshape([-1, self.head_size]), rows).reshape([batch, heads, count, self.head_size])
             for cache in (self.keys, self.values)
         )
-        scores = product(query, key, transpose_y=True) + paddle.to_tensor(bias[:, :, None])
+        scores = product(query, key, transpose_y=True) + paddle.to_tensor(score_bias[:, :, None])
         return product(F.softmax(scores), value)
 
     def begin_hashing(self, padded_length: int) -> bool:
@@ -200,10 +200,10 @@ class _CachedAttention:
 class _CachedLocalAttention(_CachedAttention):
     """A :class:`.attention.LocalSelfAttention` at one more position."""
 
-    def __init__(self, layer: LocalSelfAttention, hidden_states: Tensor) -> None:
-        self.query, self.key = _evaluation_function(layer.query), _evaluation_function(layer.key)
-        self.weights = layer.query.weight, layer.key.weight, layer.value.weight
-        super().__init__(layer, hidden_states)
+    def __init__(self, self_attention: LocalSelfAttention, hidden_states: Tensor) -> None:
+        self.query, self.key = _evaluation_function(self_attention.query), _evaluation_function(self_attention.key)
+        self.weights = self_attention.query.weight, self_attention.key.weight, self_attention.value.weight
+        super().__init__(self_attention, hidden_states)
 
     def project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the query, the scaled key and the value of the hidden states, each split into heads."""
@@ -235,13 +235,13 @@ class _CachedLSHAttention(_CachedAttention):
 
     CACHE_AXES: ClassVar[dict[str, int]] = {**_CachedAttention.CACHE_AXES, "buckets": 3, "order": 3}
 
-    def __init__(self, layer: LSHSelfAttention, hidden_states: Tensor) -> None:
-        self.lsh_layer, self.query_key = layer, _evaluation_function(layer.query_key)
-        self.weights = layer.query_key.weight, None, layer.value.weight
+    def __init__(self, self_attention: LSHSelfAttention, hidden_states: Tensor) -> None:
+        self.lsh_layer, self.query_key = self_attention, _evaluation_function(self_attention.query_key)
+        self.weights = self_attention.query_key.weight, None, self_attention.value.weight
         self.buckets: Tensor | None = None
         self.order: Tensor | None = None
         self.rotations: Tensor | None = None
-        super().__init__(layer, hidden_states)
+        super().__init__(self_attention, hidden_states)
 
     def project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the shared query, the key (the normalized query) and the value, each split into heads."""
@@ -400,7 +400,7 @@ class Continuation:
     """Texts that are continued token by token, with the caches of all attention layers.
 
     Args:
-        model: :class:`.modeling.ReformerModelWithLMHead` in evaluation mode.
+        port_model: :class:`.modeling.ReformerModelWithLMHead` in evaluation mode.
         input_ids: prefixes of the texts, int64 (B, T).
 
     Attributes:
@@ -409,35 +409,35 @@ class Continuation:
         logits: logits after the prefixes, (B, vocabulary).
     """
 
-    def __init__(self, model: Port, input_ids: Tensor) -> None:
+    def __init__(self, port_model: Port, input_ids: Tensor) -> None:
         self.num_texts, self.length = input_ids.shape
-        self._config = vars(model.config)
+        self._config = vars(port_model.config)
         attentions: list[_CachedAttention] = []
 
-        def add_attention(layer: ChunkedSelfAttention, inputs: tuple[Tensor, ...]) -> None:
-            kind: Any = _CachedLSHAttention if isinstance(layer, LSHSelfAttention) else _CachedLocalAttention
-            attentions.append(kind(layer, inputs[0][:, : self.length]))
+        def add_attention(self_attention: ChunkedSelfAttention, inputs: tuple[Tensor, ...]) -> None:
+            kind: Any = _CachedLSHAttention if isinstance(self_attention, LSHSelfAttention) else _CachedLocalAttention
+            attentions.append(kind(self_attention, inputs[0][:, : self.length]))
 
-        layers = list(model.reformer.encoder.layers)
+        layers = list(port_model.reformer.encoder.layers)
         hooks = [layer.attention.self_attention.register_forward_pre_hook(add_attention) for layer in layers]
         self._padded_length = lengths.evaluation_length(self._config, self.length)
         padding = [0, 0, 0, self._padded_length - self.length]
-        ids = F.pad(input_ids, padding, value=model.config.pad_token_id or 0, pad_from_left_axis=True)
+        ids = F.pad(input_ids, padding, value=port_model.config.pad_token_id or 0, pad_from_left_axis=True)
         attention_mask = F.pad(paddle.ones_like(input_ids), padding, pad_from_left_axis=True)
         try:
-            self.logits = model(ids, attention_mask).logits[:, self.length - 1]
+            self.logits = port_model(ids, attention_mask).logits[:, self.length - 1]
         finally:
             for hook in hooks:
                 hook.remove()
-        self._model = model
+        self._model = port_model
         # The input of the compiled loop, as long as the cached tensors are the same; None if it must be rebuilt.
         self._loop_layers: compiled.DecoderLayers | None = None
-        self._word_embeddings = model.reformer.embeddings.word_embeddings.weight
-        self._position_embedding = model.reformer.embeddings.position_embeddings.of_position
+        self._word_embeddings = port_model.reformer.embeddings.word_embeddings.weight
+        self._position_embedding = port_model.reformer.embeddings.position_embeddings.of_position
         self._attentions = attentions
         self._layers = [_DecoderLayer(*pair) for pair in zip(layers, attentions, strict=True)]
-        self._last_norm = _evaluation_function(model.reformer.encoder.layer_norm)
-        self._output_layer = _evaluation_function(model.lm_head.decoder)
+        self._last_norm = _evaluation_function(port_model.reformer.encoder.layer_norm)
+        self._output_layer = _evaluation_function(port_model.lm_head.decoder)
 
     def select_texts(self, rows: Tensor) -> None:
         """Continue only the texts with the given row numbers, int64 (B,), which may repeat."""
@@ -507,10 +507,10 @@ class Continuation:
         )[0]
 
 
-def _has_plain_layers(model: Port) -> bool:
+def _has_plain_layers(port_model: Port) -> bool:
     """Return whether the compiled loop can compute the layers: no adapter, gradients or casts to bfloat16, and ReLU."""
     return (
-        model.adapter is None
-        and model.config.hidden_act == "relu"
+        port_model.adapter is None
+        and port_model.config.hidden_act == "relu"
         and not (is_cast_to_bfloat16("linear") or is_cast_to_bfloat16("attention") or paddle.is_grad_enabled())
     )

@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -358,7 +358,7 @@ def _read_model(path: str | os.PathLike) -> bytes:
     return model
 
 
-def _read_special_tokens(config: dict[str, Any]) -> dict[str, str]:
+def _read_special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     """Return ``eos_token`` and ``unk_token`` of a folder's settings, if they are set.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ ALIASES = {"lm_head.decoder.bias": "lm_head.bias"}
 LORA_TARGETS = ("query", "key", "query_key", "value", "attention.output.dense")
 
 
-def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
+def parameters(config: Mapping[str, Any], head: str) -> dict[str, Parameter]:
     """Return the parameters of the whole model by name, in the order of execution.
 
     Args:
@@ -62,9 +63,9 @@ def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
         table.update(layer_norm_parameters(f"{layer}.attention.layer_norm", width))
         for projection in projections[kind]:
             table.update(
-                linear_parameters(f"{layer}.attention.self_attention.{projection}", width, all_heads, bias=False)
+                linear_parameters(f"{layer}.attention.self_attention.{projection}", width, all_heads, has_bias=False)
             )
-        table.update(linear_parameters(f"{layer}.attention.output.dense", all_heads, width, bias=False))
+        table.update(linear_parameters(f"{layer}.attention.output.dense", all_heads, width, has_bias=False))
         table.update(layer_norm_parameters(f"{layer}.feed_forward.layer_norm", width))
         table.update(linear_parameters(f"{layer}.feed_forward.dense.dense", width, inner))
         table.update(linear_parameters(f"{layer}.feed_forward.output.dense", inner, width))
@@ -73,7 +74,7 @@ def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
     return table
 
 
-def _head_parameters(config: Mapping, head: str) -> dict[str, Parameter]:
+def _head_parameters(config: Mapping[str, Any], head: str) -> dict[str, Parameter]:
     """Return the parameters of a head by name."""
     width = config["hidden_size"]
     if head == "sequence_classification":
@@ -87,23 +88,23 @@ def _head_parameters(config: Mapping, head: str) -> dict[str, Parameter]:
         return linear_parameters("classifier", 2 * width, config["num_labels"])
     if head in ("causal_lm", "masked_lm"):
         # The reference has two names for the output bias (ALIASES).
-        decoder = linear_parameters("lm_head.decoder", 2 * width, config["vocab_size"], bias=False)
+        decoder = linear_parameters("lm_head.decoder", 2 * width, config["vocab_size"], has_bias=False)
         return {**decoder, "lm_head.bias": Parameter((config["vocab_size"],), "bias")}
     raise ValueError(f"{head!r} is none of {', '.join(HEADS)}")
 
 
-def num_layers(config: Mapping) -> int:
+def num_layers(config: Mapping[str, Any]) -> int:
     """Return the number of layers."""
     return len(config["attn_layers"])
 
 
-def standard_deviations(config: Mapping) -> dict[str, float]:
+def standard_deviations(config: Mapping[str, Any]) -> dict[str, float]:
     """Return the standard deviation of the initial values of each role, as in the reference."""
     deviation = config["initializer_range"]
     return {"linear": deviation, "embedding": deviation, "axial": config["axial_norm_std"]}
 
 
-def initial_weights(config: Mapping, head: str, seed: int) -> dict[str, np.ndarray]:
+def initial_weights(config: Mapping[str, Any], head: str, seed: int) -> dict[str, np.ndarray]:
     """Return initial float32 values of all parameters by name.
 
     Matrices are normal with standard deviation ``initializer_range``, axial position tables with ``axial_norm_std``.
@@ -117,12 +118,12 @@ def initial_weights(config: Mapping, head: str, seed: int) -> dict[str, np.ndarr
     return dict(initial_values(config, head, seed))
 
 
-def initial_values(config: Mapping, head: str, seed: int) -> Mapping[str, np.ndarray]:
+def initial_values(config: Mapping[str, Any], head: str, seed: int) -> Mapping[str, np.ndarray]:
     """Return the values of :func:`initial_weights`, each computed on access."""
     return draw_values(parameters(config, head), standard_deviations(config), seed)
 
 
-def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping, head: str) -> dict[str, np.ndarray]:
+def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping[str, Any], head: str) -> dict[str, np.ndarray]:
     """Return the checked tensors of a checkpoint for the model with ``head``, by name.
 
     From a checkpoint with another head, only the body is read. The caller then initializes the parameters of this head

@@ -77,9 +77,9 @@ def generate_file(
     if (note := describe_encoding_doubt(recipe, source, layout.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
-    def label(texts: Mapping[str, list[str]], rows: list[int], advance: AdvanceFn) -> LabeledRows:
+    def label(text_columns: Mapping[str, list[str]], rows: list[int], advance: AdvanceFn) -> LabeledRows:
         return continue_prompts(
-            run, code_tokens, texts["prompt"], [decoding.seed + row - 1 for row in rows], decoding, advance
+            run, code_tokens, text_columns["prompt"], [decoding.seed + row - 1 for row in rows], decoding, advance
         )
 
     writer_options = {"overwrite": overwrite, "escapes_formulas": spreadsheet_safe}

@@ -115,8 +115,8 @@ def label_file(
     if (note := describe_encoding_doubt(recipe, source, layout_options.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
-    def label_fn(texts: Mapping[str, list[str]], _: list[int], advance: AdvanceFn) -> LabeledRows:
-        return task.label_rows(run, texts, advance)
+    def label_fn(text_columns: Mapping[str, list[str]], _: list[int], advance: AdvanceFn) -> LabeledRows:
+        return task.label_rows(run, text_columns, advance)
 
     options = {"overwrite": overwrite, "escapes_formulas": spreadsheet_safe}
     append_columns(table, target, input_columns, task.prediction_columns(run), label_fn, console, options)

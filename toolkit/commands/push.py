@@ -89,16 +89,16 @@ def _check_parity(folder: Path, despite_skipped_parity: bool) -> None:
     )
 
 
-def _check_model(model: Path) -> None:
+def _check_model(model_path: Path) -> None:
     """Check that the files of the model exist and can be read.
 
     Raises:
         UserError: a file is missing or damaged.
     """
-    read_json(model / "config.json", MODEL_REMEDY)
-    tensors = sorted(model.glob("*.safetensors"))
+    read_json(model_path / "config.json", MODEL_REMEDY)
+    tensors = sorted(model_path.glob("*.safetensors"))
     if not any(path.name.startswith("model") for path in tensors):
-        raise UserError(f"{model / 'model.safetensors'}: is missing; {MODEL_REMEDY}")
+        raise UserError(f"{model_path / 'model.safetensors'}: is missing; {MODEL_REMEDY}")
     for path in tensors:
         with reading(path, MODEL_REMEDY):
             try:

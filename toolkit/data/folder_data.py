@@ -175,13 +175,13 @@ def _check_cards(recipe: Recipe, folder: Path) -> None:
                 raise recipe.error("data.dataset", f"{card} names data outside of its folder: {path}")
 
 
-def _find_texts(yaml_value: Any, keys: Collection[str], *, is_inside: bool = False) -> Iterator[str]:
+def _find_texts(yaml_value: Any, text_keys: Collection[str], *, is_inside: bool = False) -> Iterator[str]:
     """Yield every text that is nested inside one of these keys of a YAML value."""
     if isinstance(yaml_value, dict):
         for key, value in yaml_value.items():
-            yield from _find_texts(value, keys, is_inside=is_inside or key in keys)
+            yield from _find_texts(value, text_keys, is_inside=is_inside or key in text_keys)
     elif isinstance(yaml_value, list):
         for value in yaml_value:
-            yield from _find_texts(value, keys, is_inside=is_inside)
+            yield from _find_texts(value, text_keys, is_inside=is_inside)
     elif is_inside and isinstance(yaml_value, str):
         yield yaml_value

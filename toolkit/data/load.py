@@ -193,7 +193,7 @@ def limit_rows(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 def _train_tokenizer_once(
     train: Callable[..., Any],
     load: Callable[[Path], Tokenizer],
-    texts: list[str],
+    texts: Sequence[str],
     vocab_size: int,
     *extra_arguments: Any,
 ) -> Tokenizer:

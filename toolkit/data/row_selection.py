@@ -106,41 +106,43 @@ def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 
 
 def _column_texts(
-    recipe: Recipe, key: tuple[str, ...], split_name: str, rows: Dataset, column: str
+    recipe: Recipe, key_path: tuple[str, ...], split_name: str, rows: Dataset, column: str
 ) -> Sequence[str | None]:
     """Return the values of a column as text, with None for missing values.
 
     Args:
         recipe: recipe of the run.
-        key: recipe key to name in errors, part by part.
+        key_path: recipe key to name in errors, part by part.
         split_name: split of the recipe.
         rows: rows of the split.
         column: name of the column.
     """
     if column not in rows.column_names:
         known_columns = ", ".join(list_innermost_columns(rows.features))
-        raise recipe.error(key, f"no column {column} in the {split_name} split; it has {known_columns}")
+        raise recipe.error(key_path, f"no column {column} in the {split_name} split; it has {known_columns}")
     kind = rows.features[column]
     values = rows.select_columns([column])[:][column]
     if isinstance(kind, ClassLabel):
         return [None if value in (None, -1) else kind.int2str(value) for value in values]
     if nested_value := next((value for value in values if isinstance(value, list | dict)), None):
-        raise _build_value_error(recipe, key, split_name, column, nested_value)
+        raise _build_value_error(recipe, key_path, split_name, column, nested_value)
     return [_format_value(value) for value in values]
 
 
-def _build_value_error(recipe: Recipe, key: tuple[str, ...], split_name: str, column: str, value: Any) -> UserError:
+def _build_value_error(
+    recipe: Recipe, key_path: tuple[str, ...], split_name: str, column: str, value: Any
+) -> UserError:
     """Return the error for a value of a type that cannot select rows.
 
     Args:
         recipe: recipe of the run.
-        key: recipe key to name in the error, part by part.
+        key_path: recipe key to name in the error, part by part.
         split_name: split of the row.
         column: column of the value.
         value: the value.
     """
     problem = f"the column {column} of the {split_name} split holds {value!r}"
-    return recipe.error(key, f"{problem}; it should hold words, numbers, or true and false")
+    return recipe.error(key_path, f"{problem}; it should hold words, numbers, or true and false")
 
 
 def _accepted_texts(values: Any) -> set[str | None]:

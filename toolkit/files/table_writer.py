@@ -328,12 +328,12 @@ class _XlsxWriter:
         for row in zip(*columns, strict=True):
             self._append(row)
 
-    def _append(self, row: Sequence[Any]) -> None:
+    def _append(self, cells: Sequence[Any]) -> None:
         """Append a row to the sheet, unless the sheet is full."""
         self._rows += 1
         if self._rows > MAX_SHEET_ROWS:
             self._refuse(f"more than {MAX_SHEET_ROWS:,} rows")
-        self._sheet.append([self._cell(value) for value in row])
+        self._sheet.append([self._cell(value) for value in cells])
 
     def _cell(self, value: Any) -> Any:
         """Return a value as Excel stores it: a number, or a cell whose text is never a formula."""

@@ -97,25 +97,27 @@ def note_of(facts: Mapping[str, Any]) -> str:
     return f"continues {facts['run']} from step {facts['step']}, with {new}: {differs}"
 
 
-def load_continued_moments(path: str | None, trainer: Finetuner, console: Console) -> None:
+def load_continued_moments(state_path: str | None, trainer: Finetuner, console: Console) -> None:
     """Start a run with the optimizer's state of the run that it continues, if it fits.
 
     Args:
-        path: file of the state; None without one.
+        state_path: file of the state; None without one.
         trainer: trainer of the run, before its first step.
         console: console for messages.
 
     Raises:
         UserError: the file is damaged, or was removed.
     """
-    if path is None:
+    if state_path is None:
         return
-    with reading(Path(path), "restore it, or remove it to begin with a new optimizer"):
-        mismatch = checkpoint.unfit(trainer.model, Path(path))
+    with reading(Path(state_path), "restore it, or remove it to begin with a new optimizer"):
+        mismatch = checkpoint.unfit(trainer.model, Path(state_path))
     if mismatch is None:
-        trainer.begins_with = Path(path)
+        trainer.begins_with = Path(state_path)
     else:
-        console.print(f"note   the optimizer is new: {path} does not fit {mismatch}", highlight=False, soft_wrap=True)
+        console.print(
+            f"note   the optimizer is new: {state_path} does not fit {mismatch}", highlight=False, soft_wrap=True
+        )
 
 
 def _check_same_kind(recipe: Recipe, previous_recipe: Recipe, run: Path) -> None:

@@ -92,7 +92,12 @@ class Team:
 
 
 def finetune_together(
-    recipe: Recipe, skip_parity: str | None, team: Team, arguments: Sequence[str], console: Console, verbose: bool
+    recipe: Recipe,
+    skip_parity: str | None,
+    team: Team,
+    finetune_arguments: Sequence[str],
+    console: Console,
+    verbose: bool,
 ) -> int:
     """Run a recipe in several processes, or resume its interrupted run; return the exit status.
 
@@ -100,7 +105,7 @@ def finetune_together(
         recipe: recipe of the run.
         skip_parity: reason for skipping the gate, or None to run it.
         team: processes to start.
-        arguments: arguments of ``toolkit finetune`` for this recipe, without the options of the team.
+        finetune_arguments: arguments of ``toolkit finetune`` for this recipe, without the options of the team.
         console: console for messages.
         verbose: whether to print the table of a gate that passes, too.
 
@@ -118,18 +123,22 @@ def finetune_together(
     os.environ.update(team.environment())
     with lock_run_folder(recipe) as folder:
         handover = prepare_training(folder, recipe, skip_parity, console, team.size, verbose)
-    return _run(team, base_environment, arguments, handover, folder)
+    return _run(team, base_environment, finetune_arguments, handover, folder)
 
 
 def _run(
-    team: Team, base_environment: Mapping[str, str], arguments: Sequence[str], handover: dict[str, Any], folder: Path
+    team: Team,
+    base_environment: Mapping[str, str],
+    finetune_arguments: Sequence[str],
+    handover: dict[str, Any],
+    folder: Path,
 ) -> int:
     """Start the processes, and wait for them; return the exit status.
 
     Args:
         team: processes of the run.
         base_environment: environment variables of all processes.
-        arguments: arguments of the command line of each process.
+        finetune_arguments: arguments of the command line of each process.
         handover: objects for the first process.
         folder: run folder.
     """
@@ -137,7 +146,7 @@ def _run(
     folder.mkdir(parents=True, exist_ok=True)
     claim_folder(folder)  # an empty folder was released
     logs.mkdir(exist_ok=True)
-    command = another_python.module_command(sys.executable, "toolkit", "finetune", *arguments)
+    command = another_python.module_command(sys.executable, "toolkit", "finetune", *finetune_arguments)
     reading, writing = os.pipe()
     with os.fdopen(writing, "w", encoding="utf-8") as pipe:
         json.dump(handover, pipe)

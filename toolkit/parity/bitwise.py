@@ -126,12 +126,12 @@ class Bitwise:
         }
 
 
-def _describe_difference(tensor: BitDifference) -> str:
+def _describe_difference(bit_difference: BitDifference) -> str:
     """Return in words how many elements of a tensor differ, and by how much."""
-    if tensor.problem is not None:
-        return tensor.problem
-    size = "NaN among them" if tensor.units == ulp.NAN_DISTANCE else f"by at most {tensor.units} units"
-    return f"{tensor.differing} of {tensor.of} elements differ, {size} in the last place"
+    if bit_difference.problem is not None:
+        return bit_difference.problem
+    size = "NaN among them" if bit_difference.units == ulp.NAN_DISTANCE else f"by at most {bit_difference.units} units"
+    return f"{bit_difference.differing} of {bit_difference.of} elements differ, {size} in the last place"
 
 
 def run_bitwise(request: GateRequest, kernel_kinds: Sequence[str], folder: Path, console: Console) -> Bitwise:

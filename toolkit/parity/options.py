@@ -118,16 +118,16 @@ def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int,
         raise UserError(f"the configuration, --length and --batch-size: {problem}")
 
 
-def kernel_kinds(names: str | None) -> list[str]:
+def kernel_kinds(kernel_names: str | None) -> list[str]:
     """Return the kinds of kernels in the comma-separated text of ``--kernels``, or all kinds for None.
 
     Raises UserError for an unknown kind.
     """
-    kinds = list(KERNELS) if names is None else names.split(",")
+    kinds = list(KERNELS) if kernel_names is None else kernel_names.split(",")
     for kind in kinds:
         if kind not in KERNELS:
             raise UserError(
-                f"--kernels {names}: {kind or 'nothing'} is no kind of kernel; there are {', '.join(KERNELS)}"
+                f"--kernels {kernel_names}: {kind or 'nothing'} is no kind of kernel; there are {', '.join(KERNELS)}"
             )
     return list(dict.fromkeys(kinds))
 

@@ -32,25 +32,29 @@ def fill_defaults(recipe: Recipe) -> Recipe:
     return recipe.with_values(_missing_defaults(recipe, "model", recipe.model.name, MODEL_KEYS))
 
 
-def _missing_defaults(recipe: Recipe, kind: str, name: str, keys: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _missing_defaults(
+    recipe: Recipe, kind: str, name: str, keys_by_section: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
     """Return the defaults of the keys that the recipe does not set.
 
     Args:
         recipe: recipe.
         kind: ``task``, ``model`` or ``optimizer``, for errors.
         name: name of the recipe's task, model or optimizer.
-        keys: name of a task, model or optimizer -> its keys with their defaults.
+        keys_by_section: name of a task, model or optimizer -> its keys with their defaults.
 
     Raises:
         UserError: the recipe sets a key that exists only for other names.
     """
     defaults = {}
-    for key in dict.fromkeys(key for known_keys in keys.values() for key in known_keys):
+    for key in dict.fromkeys(key for known_keys in keys_by_section.values() for key in known_keys):
         section, _, field = key.partition(".")
         if getattr(getattr(recipe, section), field) is None:
-            defaults[key] = keys[name].get(key)
-        elif key not in keys[name]:
-            other_names = " or ".join(other_name for other_name, known_keys in keys.items() if key in known_keys)
+            defaults[key] = keys_by_section[name].get(key)
+        elif key not in keys_by_section[name]:
+            other_names = " or ".join(
+                other_name for other_name, known_keys in keys_by_section.items() if key in known_keys
+            )
             raise recipe.error(key, f"is for {kind} {other_names}, not for {name}; remove it")
     return defaults
 

@@ -45,12 +45,12 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return recipe
 
 
-def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[str]:
+def _rename_former(values: dict[str, Any], recipe_source: yaml_source.Source) -> list[str]:
     """Rename keys from their former to their current names, and return a note for each key.
 
     Args:
         values: keys and values of a recipe, changed in place.
-        source: name and lines of the recipe, for errors.
+        recipe_source: name and lines of the recipe, for errors.
 
     Raises:
         UserError: a key is set with both names.
@@ -62,10 +62,10 @@ def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[s
         if not isinstance(section, dict) or old_path[1] not in section:
             continue
         if new_path[1] in section:
-            raise source.error(old_path, f"is called {current_key} now, which is set too; remove this one")
-        location, value = source.where(old_path), section.pop(old_path[1])
+            raise recipe_source.error(old_path, f"is called {current_key} now, which is set too; remove this one")
+        location, value = recipe_source.where(old_path), section.pop(old_path[1])
         section[new_path[1]] = value
-        source.rename(old_path, new_path)
+        recipe_source.rename(old_path, new_path)
         if value is not None:
             notes.append(f"{location}: {former_key} is called {current_key} now")
     return notes
@@ -107,10 +107,10 @@ def _explain_error(error: Any) -> tuple[yaml_source.KeyPath, str]:
     return path, f"{yaml_source.quote_value(value)}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _known_keys(path: yaml_source.KeyPath) -> list[str]:
+def _known_keys(key_path: yaml_source.KeyPath) -> list[str]:
     """Return the keys of the section at a path."""
     section: type[BaseModel] = Recipe
-    for name in path:
+    for name in key_path:
         annotation = section.model_fields[name].annotation
         section = next(kind for kind in (annotation, *getattr(annotation, "__args__", ())) if isinstance(kind, type))
     return list(section.model_fields)

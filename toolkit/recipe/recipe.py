@@ -34,6 +34,7 @@ from toolkit.recipe.keys import (
     Tracking,
     Train,
 )
+from toolkit.recipe.yaml_source import KeyPath
 
 Setting = TypeVar("Setting")
 
@@ -158,7 +159,7 @@ class Recipe(Section):
             for folder in (os.curdir, self.path.parent)
         ]
 
-    def error(self, key: str | yaml_source.KeyPath, message: str) -> UserError:
+    def error(self, key: str | KeyPath, message: str) -> UserError:
         """Return an error about a key with its line: ``recipes/x.yaml:LINE: key.path: message``.
 
         Args:
@@ -198,9 +199,9 @@ def path_locations(values: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [path for path in locations if section_of(values, path)[path[-1]]]
 
 
-def section_of(values: Any, path: tuple[Any, ...]) -> Any:
+def section_of(values: Any, key_path: tuple[Any, ...]) -> Any:
     """Return the mapping or list that contains the last key of a path."""
-    for name in path[:-1]:
+    for name in key_path[:-1]:
         values = values[name]
     return values
 

@@ -68,21 +68,21 @@ class Source:
     lines: dict[KeyPath, int] = field(default_factory=dict)
     overridden: set[KeyPath] = field(default_factory=set)
 
-    def where(self, path: KeyPath) -> str:
+    def where(self, key_path: KeyPath) -> str:
         """Return ``file:line`` of a key, or ``command line`` if it was set there.
 
         A key that is missing in the file gets the line of its section.
         """
-        for depth in range(len(path), -1, -1):
-            if path[:depth] in self.overridden:
+        for depth in range(len(key_path), -1, -1):
+            if key_path[:depth] in self.overridden:
                 return "command line"
-            if path[:depth] in self.lines:
-                return f"{self.name}:{self.lines[path[:depth]]}"
+            if key_path[:depth] in self.lines:
+                return f"{self.name}:{self.lines[key_path[:depth]]}"
         return self.name
 
-    def line(self, path: KeyPath) -> int:
+    def line(self, key_path: KeyPath) -> int:
         """Return the line of a key, or of its section if the key is missing; 0 for the command line."""
-        where = self.where(path).rpartition(":")[2]
+        where = self.where(key_path).rpartition(":")[2]
         return int(where) if where.isdigit() else 0
 
     def rename(self, old: KeyPath, new: KeyPath) -> None:
@@ -288,24 +288,24 @@ def _check_size(text: str, source: Source) -> None:
             raise UserError(f"{source.name}:{number}: nested too deeply")
 
 
-def _node_value(node: yaml.Node, path: KeyPath, source: Source) -> Any:
+def _node_value(node: yaml.Node, value_path: KeyPath, source: Source) -> Any:
     """Return the value of a node, and record the line of every mapping key below it."""
-    source.lines.setdefault(path, node.start_mark.line + 1)
+    source.lines.setdefault(value_path, node.start_mark.line + 1)
     if node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "!"):
-        raise source.error(path, f"the tag {node.tag} is not read; write the plain value")
-    if len(path) > MAX_LEVELS:
-        raise source.error(path[:MAX_LEVELS], "nested too deeply")
+        raise source.error(value_path, f"the tag {node.tag} is not read; write the plain value")
+    if len(value_path) > MAX_LEVELS:
+        raise source.error(value_path[:MAX_LEVELS], "nested too deeply")
     if isinstance(node, yaml.SequenceNode):
-        return [_node_value(item, (*path, str(index)), source) for index, item in enumerate(node.value)]
+        return [_node_value(item, (*value_path, str(index)), source) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.ScalarNode):
-        return _checked_scalar(node, path, source)
+        return _checked_scalar(node, value_path, source)
     mapping: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = key_node.value
         line = key_node.start_mark.line + 1
         if not isinstance(key, str):
             raise UserError(f"{source.name}:{line}: a key must be a word")
-        key_path = (*path, key)
+        key_path = (*value_path, key)
         if "\0" in key or not _is_writable(key):
             raise UserError(f"{source.name}:{line}: {_in_one_line(key)}: holds something that is no character")
         if key in mapping:
@@ -316,19 +316,19 @@ def _node_value(node: yaml.Node, path: KeyPath, source: Source) -> Any:
     return mapping
 
 
-def _checked_scalar(node: yaml.ScalarNode, path: KeyPath, source: Source) -> Any:
+def _checked_scalar(node: yaml.ScalarNode, key_path: KeyPath, source: Source) -> Any:
     """Return the value of a YAML scalar, which is a text if it is quoted.
 
     Args:
         node: the scalar.
-        path: keys that lead to it, for errors.
+        key_path: keys that lead to it, for errors.
         source: name and lines of the text, for errors.
     """
     text = node.value
     if node.style is None and len(text) > MAX_DIGITS and (_INT.fullmatch(text) or _FLOAT.fullmatch(text)):
-        raise source.error(path, f"a number of {len(text)} digits is not read")
+        raise source.error(key_path, f"a number of {len(text)} digits is not read")
     if "\0" in text or not _is_writable(text):
-        raise source.error(path, f"{text!r} holds something that is no character")
+        raise source.error(key_path, f"{text!r} holds something that is no character")
     return _scalar(text) if node.style is None else text
 
 

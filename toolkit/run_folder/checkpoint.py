@@ -223,10 +223,10 @@ def _split_accumulator(key: str) -> tuple[str, str]:
     raise ToolkitError(f"{key}: an optimizer state that checkpoints do not know; this Paddle may be too new")
 
 
-def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
+def _save_tensors(named_tensors: Mapping[str, Any], path: Path) -> None:
     """Write Paddle tensors to a file; only one tensor at a time is copied to the CPU."""
-    with explain_write_errors(path, sum(value.size * value.element_size() for value in tensors.values())):
-        write_tensors(path, LazyArrays({name: value.numpy for name, value in tensors.items()}))
+    with explain_write_errors(path, sum(value.size * value.element_size() for value in named_tensors.values())):
+        write_tensors(path, LazyArrays({name: value.numpy for name, value in named_tensors.items()}))
 
 
 # -- the checkpoints of a run ---------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from toolkit.terminal.failure import describe, is_out_of_memory
 
 
 @contextlib.contextmanager
-def reading(path: Path | str, remedy: str) -> Iterator[None]:
+def reading(path: str | Path, remedy: str) -> Iterator[None]:
     """Turn any exception in the ``with`` block, which reads a file of a run, into an error about this file.
 
     Args:

@@ -5,7 +5,7 @@ Both training and the gate use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import paddle
@@ -56,7 +56,7 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
         return params_grads
 
 
-def _support_compiled_loops(tensors: list[paddle.Tensor]) -> bool:
+def _support_compiled_loops(tensors: Sequence[paddle.Tensor]) -> bool:
     """Return whether compiled loops can work on all tensors in place."""
     return compiled.supports_compiled(*tensors) and all(x.is_dense() and x.is_contiguous() for x in tensors)
 

@@ -19,12 +19,14 @@ BatchOutput = tuple[np.ndarray, list[np.ndarray]]
 
 
 class EveryNth(paddle.io.BatchSampler):
-    """Every `step`-th batch of a data set, starting with batch `first`; `order` lists the examples."""
+    """Every `step`-th batch of a data set, starting with batch `first`; `example_order` lists the examples."""
 
-    def __init__(self, order: Sequence[int] | np.ndarray, batch_size: int, first: int = 0, step: int = 1) -> None:
-        super().__init__(dataset=range(len(order)), batch_size=batch_size)
-        self._batches = range(first, math.ceil(len(order) / batch_size), step)
-        self._order = order
+    def __init__(
+        self, example_order: Sequence[int] | np.ndarray, batch_size: int, first: int = 0, step: int = 1
+    ) -> None:
+        super().__init__(dataset=range(len(example_order)), batch_size=batch_size)
+        self._batches = range(first, math.ceil(len(example_order) / batch_size), step)
+        self._order = example_order
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self._batches:
@@ -124,10 +126,10 @@ def _tensors_of_batches(batches: list[BatchOutput]) -> Iterator[tuple[int, int, 
             yield batch, part, value
 
 
-def _batches_of_tensors(tensors: dict[str, np.ndarray]) -> list[BatchOutput]:
+def _batches_of_tensors(arrays: dict[str, np.ndarray]) -> list[BatchOutput]:
     """Rebuild batches from the tensors `BATCH PART` that :func:`_in_order` sends."""
     parts_by_batch: dict[int, dict[int, np.ndarray]] = {}
-    for name, value in tensors.items():
+    for name, value in arrays.items():
         batch, part = map(int, name.split())
         parts_by_batch.setdefault(batch, {})[part] = value
     return [

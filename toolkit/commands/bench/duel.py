@@ -249,7 +249,7 @@ class Side:
                 if process.stdin is not None:
                     process.stdin.close()
 
-    def ask(self, order: str, **arguments: Any) -> Any:
+    def ask(self, command: str, **arguments: Any) -> Any:
         """Send an order with its arguments, and return the answer.
 
         Raises:
@@ -257,7 +257,7 @@ class Side:
         """
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps({"do": order, **arguments}) + "\n")
+            self.process.stdin.write(json.dumps({"do": command, **arguments}) + "\n")
             self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:

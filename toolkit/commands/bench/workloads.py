@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def _write_texts(folder: Path, model: str) -> int:
     return len(texts)
 
 
-def _random_batch(config: dict[str, Any], head: str, rows: int, length: int) -> dict[str, np.ndarray]:
+def _random_batch(config: Mapping[str, Any], head: str, rows: int, length: int) -> dict[str, np.ndarray]:
     """Return a random batch without padding: ``input_ids``, ``attention_mask`` (rows, length) and ``labels``."""
     generator = np.random.default_rng(SEED)
     tokens = generator.integers(1, config["vocab_size"], (rows, length))

@@ -59,19 +59,23 @@ class ExportedModel(paddle.nn.Layer):
         return tuple(tensor if self.temperature == 1 else tensor / self.temperature for tensor in logits)
 
 
-def save_graph(layer: ExportedModel, length: int, folder: Path) -> None:
-    """Write the graph of a layer for texts of ``length`` tokens, in batches of any size."""
-    base_model = getattr(layer.model, layer.model.base_model_prefix)
-    for name in families.family(layer.model.config.model_type).constants:  # store only the rows of a table in use
+def save_graph(exported_model: ExportedModel, length: int, folder: Path) -> None:
+    """Write the graph of an exported model for texts of ``length`` tokens, in batches of any size."""
+    base_model = getattr(exported_model.model, exported_model.model.base_model_prefix)
+    for name in families.family(
+        exported_model.model.config.model_type
+    ).constants:  # store only the rows of a table in use
         setattr(base_model, name, getattr(base_model, name)[:length])
-    layer.eval()
+    exported_model.eval()
     inputs = [paddle.static.InputSpec([None, length], "int64", name, stop_gradient=True) for name in INPUTS]
     # The ports are traced without conversion of their code: Paddle's conversion for branches on tensors loses static
     # shapes.
     paddle.jit.ignore_module([models])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Paddle warns of methods of eager tensors that have no effect in a graph
-        paddle.jit.save(paddle.jit.to_static(layer, input_spec=inputs, full_graph=True), str(folder / FILE_STEM))
+        paddle.jit.save(
+            paddle.jit.to_static(exported_model, input_spec=inputs, full_graph=True), str(folder / FILE_STEM)
+        )
 
 
 def run_graph(folder: Path, batches: Sequence[dict[str, np.ndarray]]) -> list[tuple[np.ndarray, ...]]:

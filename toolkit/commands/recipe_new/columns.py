@@ -207,25 +207,29 @@ def _texts_in(sample: datasets.Dataset, name: str) -> list[str]:
     return [] if is_identifier else texts + numbers
 
 
-def _find_titled_texts(ranked_columns: Sequence[str], texts: Mapping[str, list[str]], rows: int) -> list[str] | None:
+def _find_titled_texts(
+    ranked_columns: Sequence[str], texts_by_column: Mapping[str, list[str]], rows: int
+) -> list[str] | None:
     """Return the columns of titles and of the texts that they stand above; None if there are none.
 
     Args:
         ranked_columns: candidate columns, the likeliest first.
-        texts: name -> the column's texts.
+        texts_by_column: name -> the column's texts.
         rows: number of rows; a title or text must not be missing in any.
     """
     titles = [
-        name for name in ranked_columns if TITLE_NAMES.fullmatch(name.strip()) and 2 * len(set(texts[name])) >= rows
+        name
+        for name in ranked_columns
+        if TITLE_NAMES.fullmatch(name.strip()) and 2 * len(set(texts_by_column[name])) >= rows
     ]
     bodies = [
         name
         for name in ranked_columns
         if name not in titles and (TEXT_NAMES.fullmatch(name.strip()) or name == ranked_columns[0])
     ]
-    if not titles or not bodies or len(texts[titles[0]]) < rows or len(texts[bodies[0]]) < rows:
+    if not titles or not bodies or len(texts_by_column[titles[0]]) < rows or len(texts_by_column[bodies[0]]) < rows:
         return None
-    is_long = np.mean([len(text) for text in texts[bodies[0]]]) > LONG_BODY
+    is_long = np.mean([len(text) for text in texts_by_column[bodies[0]]]) > LONG_BODY
     return None if is_long else [titles[0], bodies[0]]
 
 

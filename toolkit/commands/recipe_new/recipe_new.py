@@ -144,25 +144,27 @@ def _removed_on_failure() -> Iterator[list[Path]]:
 
 
 def _write_joined_tables(
-    data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles], written_tables: list[Path]
+    data: Path, recipe: Path, parallel_files: Mapping[str, ParallelFiles], written_tables: list[Path]
 ) -> list[str]:
     """Write the texts and labels of each split into a table next to the recipe.
 
     Args:
         data: folder of the data, or a text file in it.
         recipe: path of the recipe.
-        pairs: split -> texts and labels.
+        parallel_files: split -> texts and labels.
         written_tables: list to which the paths of the tables are appended, the training split first.
 
     Returns:
         A note on each table.
     """
     folder = data if data.is_dir() else data.parent
-    names, named_by = find_label_names(folder, [label for pair in pairs.values() for label in pair.labels])
-    tables = {split_name: new_file(recipe.with_name(f"{split_name}-{recipe.stem}.csv")) for split_name in pairs}
+    names, named_by = find_label_names(folder, [label for pair in parallel_files.values() for label in pair.labels])
+    tables = {
+        split_name: new_file(recipe.with_name(f"{split_name}-{recipe.stem}.csv")) for split_name in parallel_files
+    }
     notes = []
     for split_name, table in sorted(tables.items(), key=lambda item: item[0] != "train"):
-        pair = pairs[split_name]
+        pair = parallel_files[split_name]
         write_text(table, format_joined_table(pair, names))
         written_tables.append(table)
         first, last = (path.relative_to(folder) for path in (pair.texts_path, pair.labels_path))

@@ -36,7 +36,7 @@ HEADERS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "fram
 
 
 def make_app(
-    service: Service, worker: Worker, about: Mapping[str, Any], page: str, names: Collection[str], timeout: float
+    service: Service, worker: Worker, about: Mapping[str, Any], page: str, host_names: Collection[str], timeout: float
 ) -> Starlette:
     """Return the application of the server.
 
@@ -45,13 +45,13 @@ def make_app(
         worker: thread that computes the answers.
         about: description of the run, the answer of ``/model``.
         page: HTML of the page at ``/``.
-        names: names of this server that the Host header of a request may contain; IP addresses are always allowed.
+        host_names: names of this server that the Host header of a request may contain; IP addresses are always allowed.
         timeout: time limit of a request in seconds, including the time in the queue.
     """
 
     async def check_host(request: Request, call_next: RequestResponseEndpoint) -> Response:
         host = request.headers.get("host", "")
-        if _names_this_server(host, names):
+        if _names_this_server(host, host_names):
             return await call_next(request)
         return _json_response({"error": f"Host {one_line(host)}: is no name of this server; use its address"}, 400)
 
@@ -85,7 +85,7 @@ def _json_response(content: Any, status: int = 200) -> Response:
     return Response(dumps(content) + "\n", status, HEADERS, "application/json")
 
 
-def _names_this_server(host: str, names: Collection[str]) -> bool:
+def _names_this_server(host: str, host_names: Collection[str]) -> bool:
     """Return whether a Host header names this server by one of ``names`` or by an IP address.
 
     Otherwise a web page could read the server after pointing its own name at the server's address (DNS rebinding). Any
@@ -96,7 +96,7 @@ def _names_this_server(host: str, names: Collection[str]) -> bool:
         return False
     name = parts["name"] or ""
     with contextlib.suppress(ValueError):
-        return name in names or bool(ipaddress.ip_address(parts["address"] or name))
+        return name in host_names or bool(ipaddress.ip_address(parts["address"] or name))
     return False
 
 

@@ -81,18 +81,18 @@ def _check_figures(name: str, record: TensorRecord, value: np.ndarray | Sketch) 
             raise ValueError(f"{key} of {name} is said to be {claim}; of its values it is {actual}")
 
 
-def _check_noise(name: str, record: TensorRecord, runs: Mapping[str, int]) -> None:
+def _check_noise(name: str, record: TensorRecord, run_counts: Mapping[str, int]) -> None:
     """Check that a record has the noise of each run: an RMS and a maximum not below 0, or neither.
 
     Args:
         name: name of the tensor.
         record: record of the tensor.
-        runs: number of runs, by dtype.
+        run_counts: number of runs, by dtype.
 
     Raises:
         ValueError: a number is missing or impossible.
     """
-    for dtype, count in runs.items():
+    for dtype, count in run_counts.items():
         noise, largest = record.noise.get(dtype, []), record.noise_max.get(dtype, [])
         if count < 1 or len(noise) != count or len(largest) != count:
             raise ValueError(f"{name} has the noise of {len(noise)} runs in {dtype}, not of {count}")
@@ -145,17 +145,17 @@ def _check_moved(folder: Path, reference: ReferenceResult) -> None:
                 )
 
 
-def _largest_magnitudes(draws: Mapping[str, TensorFile], place: str, kind: str) -> Iterator[float]:
+def _largest_magnitudes(draw_files: Mapping[str, TensorFile], place: str, kind: str) -> Iterator[float]:
     """Yield the largest magnitude of each draw with the deciding numbers of a module.
 
     Args:
-        draws: draws of each run, by the run's name.
+        draw_files: draws of each run, by the run's name.
         place: path of the module, with the name of its run in front, except for the training step.
         kind: kind of the draws, such as ``margin``.
     """
     run, _, module = place.rpartition("/")
-    draw_names: Sequence[str] = list(draws[run or TRAINING])
+    draw_names: Sequence[str] = list(draw_files[run or TRAINING])
     for name in draw_names:
         tensor_name = TensorName.parse(name)
         if tensor_name.kind == kind and tensor_name.module + tensor_name.call == module:
-            yield float(np.abs(draws[run or TRAINING][name]).max(initial=0.0))
+            yield float(np.abs(draw_files[run or TRAINING][name]).max(initial=0.0))

@@ -41,21 +41,21 @@ def places(model: nn.Layer) -> dict[str, Place]:
     return module_places
 
 
-def head_places(model: type[nn.Layer]) -> dict[str, Place]:
+def head_places(model_class: type[nn.Layer]) -> dict[str, Place]:
     """Return the source locations that compute the scores and the loss, by tensor name.
 
     These computations follow the model's last module.
 
     Args:
-        model: class of the port.
+        model_class: class of the port.
     """
     tensor_places = {}
     for name in LOGITS:
-        if line := line_of(model.forward, rf"^\s*(\w+, )*{name}\b.* = "):
-            tensor_places[name] = Place(f"{model.__name__}.forward", line)
-    loss_call = re.search(r"\blosses\.(\w+)\(", _source(model.forward))
+        if line := line_of(model_class.forward, rf"^\s*(\w+, )*{name}\b.* = "):
+            tensor_places[name] = Place(f"{model_class.__name__}.forward", line)
+    loss_call = re.search(r"\blosses\.(\w+)\(", _source(model_class.forward))
     if loss_call:
-        line = line_of(model.forward, rf"\blosses\.{loss_call[1]}\(")
+        line = line_of(model_class.forward, rf"\blosses\.{loss_call[1]}\(")
         loss_place = place_of_code(f"losses.{loss_call[1]}", getattr(losses, loss_call[1]))
         tensor_places["loss"] = Place(
             loss_place.kind, ", ".join(filter(None, [loss_place.where, line and f"called at {line}"]))

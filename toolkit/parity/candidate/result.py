@@ -159,7 +159,7 @@ def send_initial_values(job: Job, sender: Sender) -> None:
     sender.send_arrays("new values", sample_values(models).tensors().items())
 
 
-def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
+def _new_model(job: Job, config: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]:
     """Return the parameters of a newly initialized model by name, and those that an adapter adds."""
     weights = part(job.model, "weights")
     new = weights.initial_weights(config, job.head, seed)

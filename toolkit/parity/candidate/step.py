@@ -44,7 +44,7 @@ class CallWatch(Protocol):
     def note(self, name: str, value: paddle.Tensor) -> None:
         """Record the call that computed the tensor ``value`` under the tensor's name."""
 
-    def copy_source(self, value: paddle.Tensor, source: paddle.Tensor) -> None:
+    def copy_source(self, value: paddle.Tensor, source_tensor: paddle.Tensor) -> None:
         """Record that the tensor ``value`` comes from the same call as the tensor ``source``."""
 
 

@@ -119,20 +119,20 @@ def _place(message: Message) -> str:
     return f"{name.evaluation}/{module}" if name.evaluation else module
 
 
-def _in_order_of(truth: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Return ``indices`` in another order, with each index that ``truth`` also has at its position there.
+def _in_order_of(true_value: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Return ``indices`` in another order, with each index that `true_value` also has at its position there.
 
-    The rows along the last axis are sorted separately. The other indices fill the remaining positions: `truth` [3, 0,
-    5], `indices` [5, 3, 7] -> [3, 7, 5].
+    The rows along the last axis are sorted separately. The other indices fill the remaining positions: `true_value`
+    [3, 0, 5], `indices` [5, 3, 7] -> [3, 7, 5].
     """
-    equal = truth[..., :, None] == indices[..., None, :]
+    equal = true_value[..., :, None] == indices[..., None, :]
     is_shared_place, is_shared_index = equal.any(-1), equal.any(-2)
     places, order = (np.argsort(mask, -1, kind="stable") for mask in (is_shared_place, is_shared_index))
     remaining = np.take_along_axis(indices, order, -1)
     is_shared = np.take_along_axis(is_shared_place, places, -1)
-    aligned_indices = np.empty_like(truth)
+    aligned_indices = np.empty_like(true_value)
     np.put_along_axis(
-        aligned_indices, places, np.where(is_shared, np.take_along_axis(truth, places, -1), remaining), -1
+        aligned_indices, places, np.where(is_shared, np.take_along_axis(true_value, places, -1), remaining), -1
     )
     return aligned_indices
 

@@ -198,26 +198,28 @@ class DtypeLedger(MessageHandler):
         else:
             self.measured.tensors[message.name] = difference(message, truth)
 
-    def _compare_output(self, name: str, value: np.ndarray, truth: np.ndarray | Sketch | None) -> None:
+    def _compare_output(self, name: str, value: np.ndarray, true_value: np.ndarray | Sketch | None) -> None:
         """Record the difference of a pair's output from R64's, and the common part if it is a different quantity.
 
         Args:
             name: name of the output.
             value: the port's output.
-            truth: R64's output or its sketch; None if R64 has no such output.
+            true_value: R64's output or its sketch; None if R64 has no such output.
         """
         error = self.measured.tensors[name] = (
-            _difference(value, None) if truth is None else error_stats.measure_error(value, truth)
+            _difference(value, None) if true_value is None else error_stats.measure_error(value, true_value)
         )
-        if truth is None or isinstance(truth, Sketch) or not value.size or not truth.size:
+        if true_value is None or isinstance(true_value, Sketch) or not value.size or not true_value.size:
             return
-        is_same_thing = error.rms is not None and error.rms < ANOTHER_THING * (error_stats.describe(truth).rms or 0.0)
-        if is_same_thing or not error.finite or value.dtype.kind != "f" or not np.isfinite(truth).all():
+        is_same_thing = error.rms is not None and error.rms < ANOTHER_THING * (
+            error_stats.describe(true_value).rms or 0.0
+        )
+        if is_same_thing or not error.finite or value.dtype.kind != "f" or not np.isfinite(true_value).all():
             return
-        common_part, unread = same_numbers.find_common_part(value, truth), None
-        if value.shape == truth.shape and not TensorName.parse(name).evaluation:
+        common_part, unread = same_numbers.find_common_part(value, true_value), None
+        if value.shape == true_value.shape and not TensorName.parse(name).evaluation:
             unread = same_numbers.count_unread_differences(
-                value, truth, self.reference.unread(name, truth.shape), common_part
+                value, true_value, self.reference.unread(name, true_value.shape), common_part
             )
         self.measured.differing_outputs[name] = OutputDifference(common_part, unread)
 
@@ -352,11 +354,11 @@ def difference_from_plain(again: Mapping[str, np.ndarray], name: str, plain: np.
     return error_stats.measure_error(again[name], plain) if name in again else TensorStats([], missing=True)
 
 
-def _difference(value: np.ndarray, truth: np.ndarray | None) -> TensorStats:
+def _difference(value: np.ndarray, true_value: np.ndarray | None) -> TensorStats:
     """Return the difference of a tensor from its truth; without a truth, only its shape and whether it is finite."""
-    if truth is None:
+    if true_value is None:
         return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
-    return error_stats.measure_error(value, truth)
+    return error_stats.measure_error(value, true_value)
 
 
 def _are_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> bool:

@@ -10,7 +10,7 @@ from toolkit.parity.measure.error_stats import PIECE, RunningStats, TensorStats
 from toolkit.parity.measure.sketch import Sketch
 
 
-def difference(message: Message, truth: np.ndarray | Sketch | None) -> TensorStats:
+def difference(message: Message, true_value: np.ndarray | Sketch | None) -> TensorStats:
     """Return the statistics of the difference of a message's array from its truth, in float64.
 
     Without a truth of the same shape, the result has only the shape and whether all elements are finite. See
@@ -18,11 +18,11 @@ def difference(message: Message, truth: np.ndarray | Sketch | None) -> TensorSta
 
     Args:
         message: message with the port's array.
-        truth: R64's array or its sketch; None if R64 has no such tensor.
+        true_value: R64's array or its sketch; None if R64 has no such tensor.
     """
-    if truth is None or truth.shape != message.shape:
+    if true_value is None or true_value.shape != message.shape:
         return TensorStats(list(message.shape), RunningStats.of_pieces(message.blocks()).finite)
-    return RunningStats.of_pieces(message.blocks(), truth).stats(message.shape)
+    return RunningStats.of_pieces(message.blocks(), true_value).stats(message.shape)
 
 
 def largest_difference(message: Message, reference: TensorFile) -> float:

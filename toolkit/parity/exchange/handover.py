@@ -175,19 +175,19 @@ class Message:
         return view
 
 
-def read_messages(source: BinaryIO) -> Iterator[Message]:
+def read_messages(pipe: BinaryIO) -> Iterator[Message]:
     """Yield the messages of one job, until its :data:`END`; unread parts of an array are skipped.
 
     Args:
-        source: reading end of the pipe, as a buffered file.
+        pipe: reading end of the pipe, as a buffered file.
 
     Raises:
         EOFError: the pipe was closed before the end of the job.
         ValueError: the input is not a valid message.
     """
     buffer = bytearray(BLOCK_BYTES)
-    while line := source.readline():
-        message = _parse_message(line, source, buffer)
+    while line := pipe.readline():
+        message = _parse_message(line, pipe, buffer)
         if message.kind == END:
             return
         yield message
@@ -196,12 +196,12 @@ def read_messages(source: BinaryIO) -> Iterator[Message]:
     raise EOFError("the port's process ended before it had handed over everything")
 
 
-def _parse_message(line: bytes, source: BinaryIO, buffer: bytearray) -> Message:
+def _parse_message(line: bytes, pipe: BinaryIO, buffer: bytearray) -> Message:
     """Return the message that begins with a line of JSON.
 
     Args:
         line: the line.
-        source: reading end of the pipe, which has the array after the line.
+        pipe: reading end of the pipe, which has the array after the line.
         buffer: memory for one block of an array, which all messages share.
     """
     kind, name, content, dtype_name, shape = json.loads(line)
@@ -209,4 +209,4 @@ def _parse_message(line: bytes, source: BinaryIO, buffer: bytearray) -> Message:
     if dtype is not None and dtype.kind not in "fiub":
         raise ValueError(f"{kind} {name}: an array of {dtype_name}")
     size = math.prod(shape) if dtype is not None else 0
-    return Message(kind, name, content, dtype, tuple(shape), source, buffer, size)
+    return Message(kind, name, content, dtype, tuple(shape), pipe, buffer, size)

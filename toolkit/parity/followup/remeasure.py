@@ -105,9 +105,9 @@ def with_more_runs(reference: ReferenceResult, more: Mapping[str, TensorRecord])
     return replace(reference, tensors=tensors)
 
 
-def _join_runs(runs: Mapping[str, list[float | None]], more: Mapping[str, list[float | None]]) -> dict:
+def _join_runs(first_runs: Mapping[str, list[float | None]], further_runs: Mapping[str, list[float | None]]) -> dict:
     """Return the errors of first and further runs in one list, by dtype."""
-    return {dtype: [*runs[dtype], *more.get(dtype, [])] for dtype in runs}
+    return {dtype: [*first_runs[dtype], *further_runs.get(dtype, [])] for dtype in first_runs}
 
 
 def remeasure_near_bounds(

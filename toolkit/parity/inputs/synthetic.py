@@ -105,7 +105,7 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
     """
 
     def __init__(
-        self, config: Mapping, head: str, seed: int, kind: str = "random", model: str = default_family()
+        self, config: Mapping[str, Any], head: str, seed: int, kind: str = "random", model: str = default_family()
     ) -> None:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
@@ -246,26 +246,30 @@ def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generato
     return draw.integers(0, outputs, count)
 
 
-def _answers(texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
+def _answers(synthetic_texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
     """Return start and end positions of answers, each int64 (B,), which cover different cases.
 
     Some answers lie within the text, some end beyond the row and are to be ignored, one is the last token of its text,
     and one is the whole text.
     """
-    first, last = np.sort(draw.integers(0, texts.ends[:, None], (len(texts.ends), 2))).T
-    at_end = texts.ends - 1
-    last = np.where(texts.layouts == ENDS_IN_PAD, last + texts.tokens.shape[1], last)
-    last = np.where((texts.layouts == NOTHING_COUNTS) | (texts.layouts == FULL), at_end, last)
-    first = np.where(texts.layouts == NOTHING_COUNTS, at_end, np.where(texts.layouts == FULL, 0, first))
+    first, last = np.sort(draw.integers(0, synthetic_texts.ends[:, None], (len(synthetic_texts.ends), 2))).T
+    at_end = synthetic_texts.ends - 1
+    last = np.where(synthetic_texts.layouts == ENDS_IN_PAD, last + synthetic_texts.tokens.shape[1], last)
+    last = np.where((synthetic_texts.layouts == NOTHING_COUNTS) | (synthetic_texts.layouts == FULL), at_end, last)
+    first = np.where(
+        synthetic_texts.layouts == NOTHING_COUNTS, at_end, np.where(synthetic_texts.layouts == FULL, 0, first)
+    )
     return {"start_positions": first, "end_positions": last}
 
 
-def _token_labels(texts: Texts, draw: np.random.Generator) -> np.ndarray:
+def _token_labels(synthetic_texts: Texts, draw: np.random.Generator) -> np.ndarray:
     """Return each text's own tokens as labels, int64 (B, T), with -100 for ignored positions.
 
     Ignored are padding, a tenth of the other positions, and all positions of the rows with one layout.
     """
     is_ignored = (
-        (draw.random(texts.tokens.shape) < 0.1) | (texts.mask == 0) | (texts.layouts == NOTHING_COUNTS)[:, None]
+        (draw.random(synthetic_texts.tokens.shape) < 0.1)
+        | (synthetic_texts.mask == 0)
+        | (synthetic_texts.layouts == NOTHING_COUNTS)[:, None]
     )
-    return np.where(is_ignored, -100, texts.tokens)
+    return np.where(is_ignored, -100, synthetic_texts.tokens)

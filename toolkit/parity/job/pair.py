@@ -268,7 +268,7 @@ class Pair:
         return self.reference if side == "reference" else self.port
 
 
-def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
+def batch_of(source: Any, config: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]:
     """Return the arrays of a file's ``batch`` function, by name.
 
     The function may list or yield several batches. Then each name starts with the number of its batch, such as

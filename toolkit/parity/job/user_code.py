@@ -121,17 +121,17 @@ def check_built(source: Any, model: Any, kind: type, kind_name: str) -> None:
     _known_models.add(model)
 
 
-def check_real(source: Any, parameters: Iterable[tuple[str, Any]]) -> None:
+def check_real(source: Any, named_parameters: Iterable[tuple[str, Any]]) -> None:
     """Check that no parameter of a side's model is complex.
 
     Args:
         source: imported module of the side's file.
-        parameters: path and tensor of each parameter.
+        named_parameters: path and tensor of each parameter.
 
     Raises:
         UserCodeError: a parameter is complex. The message has its path.
     """
-    for path, parameter in parameters:
+    for path, parameter in named_parameters:
         if parameter.is_complex():
             raise UserCodeError(
                 f"{display_path(source)}: {path} is a parameter of complex numbers; "
@@ -139,17 +139,17 @@ def check_real(source: Any, parameters: Iterable[tuple[str, Any]]) -> None:
             )
 
 
-def check_recurrent(source: Any, layers: Iterable[tuple[str, Any]]) -> None:
+def check_recurrent(source: Any, named_layers: Iterable[tuple[str, Any]]) -> None:
     """Check that no recurrent layer has dropout between its inner layers.
 
     Args:
         source: imported module of the side's file.
-        layers: path and layer of each instance of torch's or Paddle's recurrent classes.
+        named_layers: path and layer of each instance of torch's or Paddle's recurrent classes.
 
     Raises:
         UserCodeError: a layer has it. Its kernel draws the masks, which cannot be recorded or replayed.
     """
-    for path, layer in layers:
+    for path, layer in named_layers:
         if layer.dropout and layer.num_layers > 1:
             raise UserCodeError(
                 f"{display_path(source)}: {path} ({type(layer).__name__}) "

@@ -23,7 +23,7 @@ def pattern_of(name: str, patterns: Iterable[str]) -> str | None:
     return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
 
 
-def accept(verdict: Verdict, known_differences: Mapping[str, KnownDifference], tensors: Iterable[str]) -> None:
+def accept(verdict: Verdict, known_differences: Mapping[str, KnownDifference], tensor_names: Iterable[str]) -> None:
     """Move accepted findings out of a verdict's findings, and note each pattern with its largest relative error.
 
     A finding beyond the bound of its pattern remains a finding. So does each finding without a numeric difference of a
@@ -32,7 +32,7 @@ def accept(verdict: Verdict, known_differences: Mapping[str, KnownDifference], t
     Args:
         verdict: verdict to change.
         known_differences: accepted differences by pattern of tensor names.
-        tensors: names of all compared tensors.
+        tensor_names: names of all compared tensors.
     """
     sizes = {(one.name, one.dtype): one.relative for one in verdict.comparisons}
     accepted_findings = {}
@@ -45,14 +45,14 @@ def accept(verdict: Verdict, known_differences: Mapping[str, KnownDifference], t
     verdict.accepted = list(accepted_findings.values())
     verdict.findings = [finding for finding in verdict.findings if finding not in accepted_findings]
     patterns_beyond_bound = {pattern_of(finding.name, known_differences) for finding in verdict.findings}
-    verdict.notes += _notes(verdict.accepted, known_differences, patterns_beyond_bound, list(tensors))
+    verdict.notes += _notes(verdict.accepted, known_differences, patterns_beyond_bound, list(tensor_names))
 
 
 def _notes(
     accepted_findings: list[AcceptedFinding],
     known_differences: Mapping[str, KnownDifference],
     patterns_beyond_bound: set,
-    tensors: list[str],
+    tensor_names: list[str],
 ) -> Iterator[Note]:
     """Yield a note for each pattern: its accepted findings, or that it is not needed or names no tensor.
 
@@ -61,7 +61,7 @@ def _notes(
         known_differences: accepted differences by pattern of tensor names.
         patterns_beyond_bound: patterns with a finding beyond their bound; these get no note without an accepted
             finding.
-        tensors: names of all compared tensors.
+        tensor_names: names of all compared tensors.
     """
     for pattern, difference in known_differences.items():
         data = {"pattern": pattern, "why": difference.why}
@@ -71,7 +71,7 @@ def _notes(
                 {**data, "count": len(relative_errors), "worst": max(relative_errors), "within": difference.within},
             )
         elif pattern not in patterns_beyond_bound:
-            yield Note("accepted-unused" if pattern_of_any(pattern, tensors) else "accepted-unknown", data)
+            yield Note("accepted-unused" if pattern_of_any(pattern, tensor_names) else "accepted-unknown", data)
 
 
 def pattern_of_any(pattern: str, names: Iterable[str]) -> bool:

@@ -162,9 +162,9 @@ def rescale_record(theirs: TensorRecord, size_stats: TensorStats) -> TensorRecor
     growth = ratio(_size(size_stats.rms), _size(theirs.rms)) if size_stats.rms else 0.0
     scale = growth if math.isfinite(growth) else 0.0
 
-    def scaled_noise(runs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
+    def scaled_noise(run_noise: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
         """Return the noise of all runs times the scale, by dtype."""
-        return {dtype: [one if one is None else scale * one for one in noise] for dtype, noise in runs.items()}
+        return {dtype: [one if one is None else scale * one for one in noise] for dtype, noise in run_noise.items()}
 
     return replace(
         theirs,
@@ -192,9 +192,9 @@ def ratio(error: float, scale: float) -> float:
     return error / scale if scale else (0.0 if error == 0 else float("inf"))
 
 
-def _largest(runs: list[float | None]) -> float:
+def _largest(run_errors: list[float | None]) -> float:
     """Return the largest of the runs' errors; no error may be None."""
-    return max(_size(run) for run in runs)
+    return max(_size(run) for run in run_errors)
 
 
 def _size(value: float | None) -> float:

@@ -138,9 +138,9 @@ def _is_at_fault(verdict: Verdict, dtype: str) -> bool:
     return len(names) < len(findings) and not _has_gradient(names)
 
 
-def _has_gradient(names: Iterable[TensorName]) -> bool:
+def _has_gradient(tensor_names: Iterable[TensorName]) -> bool:
     """Return whether any of the names is the name of a gradient."""
-    return any(name.kind == "gradient" for name in names)
+    return any(name.kind == "gradient" for name in tensor_names)
 
 
 def _first_use(module: str, order: list[str]) -> int:

@@ -63,11 +63,11 @@ def _is(name: str, kind: str) -> bool:
     return is_gradient(name) == (kind == "gradient") and not TensorName.parse(name).is_of_training
 
 
-def _is_rounding(tensor: TensorRecord) -> bool:
+def _is_rounding(tensor_record: TensorRecord) -> bool:
     """Return whether R64's value of a tensor consists only of rounding."""
-    if not is_measured(tensor, "float64"):
+    if not is_measured(tensor_record, "float64"):
         return False
-    return largest_noise(tensor, "float64") > NOTHING_BUT_ROUNDING * (tensor.rms or 0.0)
+    return largest_noise(tensor_record, "float64") > NOTHING_BUT_ROUNDING * (tensor_record.rms or 0.0)
 
 
 def _causes(

@@ -236,6 +236,6 @@ def _sum_counts(draws_of_modules: Sequence[DrawStats]) -> dict:
     }
 
 
-def _sums(pairs: Sequence[Sequence[float]]) -> list[float]:
+def _sums(count_lists: Sequence[Sequence[float]]) -> list[float]:
     """Return the sum of several lists of counts, element by element."""
-    return [sum(column) for column in zip(*pairs, strict=True)]
+    return [sum(column) for column in zip(*count_lists, strict=True)]

@@ -27,31 +27,37 @@ KINDS_BEFORE_UPDATES = ("output", "logits", "loss", "losses", "gradient")
 
 
 def compare_trajectories(
-    truth: StepTensors,
+    true_steps: StepTensors,
     reference_runs: Mapping[str, Sequence[StepTensors]],
     ours: Mapping[str, StepTensors],
-    order: Sequence[str],
+    parameter_order: Sequence[str],
     optimizer: Place,
 ) -> Training:
     """Return the comparison of a port's training with the reference's, step by step.
 
     Args:
-        truth: trajectory of R64.
+        true_steps: trajectory of R64.
         reference_runs: trajectories of further runs of the reference, by dtype.
         ours: trajectory of the port, by dtype.
-        order: names of the reference's parameters in the order of their use.
+        parameter_order: names of the reference's parameters in the order of their use.
         optimizer: source location of the port's optimizer.
     """
-    names = ["loss", *(f"gradient:{name}" for name in reversed(order)), *(f"updated:{name}" for name in order)]
+    names = [
+        "loss",
+        *(f"gradient:{name}" for name in reversed(parameter_order)),
+        *(f"updated:{name}" for name in parameter_order),
+    ]
     records = {
         name: [
             *_records(
-                truth[name], {d: [one[name] for one in trajectories] for d, trajectories in reference_runs.items()}
+                true_steps[name], {d: [one[name] for one in trajectories] for d, trajectories in reference_runs.items()}
             )
         ]
         for name in names
     }
-    result = Training(steps=len(truth["loss"]), optimizer=optimizer, losses={"R64": _loss_values(truth["loss"])})
+    result = Training(
+        steps=len(true_steps["loss"]), optimizer=optimizer, losses={"R64": _loss_values(true_steps["loss"])}
+    )
     for dtype, trajectory in ours.items():
         result.losses[f"P{dtype[-2:]}"] = _loss_values(trajectory["loss"])
         result.bands[dtype] = [
@@ -62,7 +68,7 @@ def compare_trajectories(
         ]
         finite = (all(is_measured(records[name][step], dtype) for name in names) for step in range(result.steps))
         result.compared[dtype] = sum(takewhile(bool, finite))
-        parting, margin = _first_parting(names, records, truth, trajectory, dtype)
+        parting, margin = _first_parting(names, records, true_steps, trajectory, dtype)
         result.margins[dtype] = margin
         if parting is not None:
             result.partings.append(parting)
@@ -72,7 +78,7 @@ def compare_trajectories(
 def _first_parting(
     names: Sequence[str],
     records: Mapping[str, list[TensorRecord]],
-    truth: StepTensors,
+    true_steps: StepTensors,
     trajectory: StepTensors,
     dtype: str,
 ) -> tuple[FirstDivergence | None, float]:
@@ -81,12 +87,12 @@ def _first_parting(
     Args:
         names: names of the tensors, in the order of their comparison in a step.
         records: records of the reference's tensors, one for each step, by name.
-        truth: trajectory of R64.
+        true_steps: trajectory of R64.
         trajectory: trajectory of the port.
         dtype: dtype of the port's training.
     """
     largest = 0.0
-    for step in range(len(truth["loss"])):
+    for step in range(len(true_steps["loss"])):
         for name in names:
             record = records[name][step]
             if not is_measured(record, dtype):
@@ -96,7 +102,7 @@ def _first_parting(
             comparison = compare(
                 SCALAR_NAME if name == "loss" else name,
                 record,
-                _magnitudes(trajectory[name][step] - truth[name][step]),
+                _magnitudes(trajectory[name][step] - true_steps[name][step]),
                 dtype,
             )
             if not comparison.passed:
@@ -114,17 +120,17 @@ def _describe_parting(name: str, comparison: Comparison) -> str:
     return f"{error_text}, though the {'loss agrees' if kind == 'gradient' else 'gradients of this step agree'}"
 
 
-def _records(truth: np.ndarray, runs: Mapping[str, Sequence[np.ndarray]]) -> Iterator[TensorRecord]:
+def _records(truth: np.ndarray, trajectories_by_dtype: Mapping[str, Sequence[np.ndarray]]) -> Iterator[TensorRecord]:
     """Yield the record of a tensor in each step, whose noise is the largest of all steps up to it.
 
     Args:
         truth: the tensor in R64, (steps, elements).
-        runs: the tensor in further runs of the reference, (steps, elements) each, by dtype.
+        trajectories_by_dtype: the tensor in further runs of the reference, (steps, elements) each, by dtype.
     """
-    largest_errors: dict[str, list[list[float | None]]] = {dtype: [[], []] for dtype in runs}
+    largest_errors: dict[str, list[list[float | None]]] = {dtype: [[], []] for dtype in trajectories_by_dtype}
     for step, value in enumerate(truth):
         record = TensorRecord.of(_magnitudes(value))
-        for dtype, trajectories in runs.items():
+        for dtype, trajectories in trajectories_by_dtype.items():
             errors = [_magnitudes(one[step] - value) for one in trajectories]
             sizes = ([error.rms for error in errors], [error.max for error in errors])
             largest_errors[dtype] = [

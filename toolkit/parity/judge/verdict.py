@@ -457,13 +457,13 @@ def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: s
 
 
 def _judge_again(
-    kind: str, draws: str, name: str, theirs: TensorRecord, error: TensorStats, dtype: str, verdict: Verdict
+    kind: str, draw_source: str, name: str, theirs: TensorRecord, error: TensorStats, dtype: str, verdict: Verdict
 ) -> None:
     """Judge one gradient of the recomputing backward by the same gradient of plain autograd.
 
     Args:
         kind: verdict of a finding, ``recomputed`` or ``replay``.
-        draws: source of the draws, for the message.
+        draw_source: source of the draws, for the message.
         name: name of the gradient.
         theirs: record of the reference's gradient, which gives the bound.
         error: statistics of the difference between the two gradients.
@@ -471,13 +471,13 @@ def _judge_again(
         verdict: verdict to add to.
     """
     if error.rms is None:
-        verdict.find(kind, name, f"with {draws}, computed again, it is missing, or holds NaN or Inf", dtype)
+        verdict.find(kind, name, f"with {draw_source}, computed again, it is missing, or holds NaN or Inf", dtype)
         return
     comparison = compare(name, theirs, error, dtype)
     verdict.compared_by(kind).append(comparison)
     if not comparison.passed:
         off = f"it is off by {comparison.relative:.1e} of plain autograd's gradient, {comparison.margin:.3g} times"
-        verdict.find(kind, name, f"with {draws}, computed again, {off} the bound", dtype)
+        verdict.find(kind, name, f"with {draw_source}, computed again, {off} the bound", dtype)
 
 
 def _judge_generators(generators: GeneratorStats, verdict: Verdict) -> None:

@@ -60,14 +60,14 @@ def measure_table_error(own: np.ndarray, exact: np.ndarray, float32_table: np.nd
         return float((errors[is_wrong] / units[is_wrong]).max(initial=0.0))
 
 
-def _choose_scales(numbers: np.ndarray, truth: np.ndarray) -> np.ndarray:
+def _choose_scales(numbers: np.ndarray, true_value: np.ndarray) -> np.ndarray:
     """Return, for each element, the number whose rounding is the element's unit, float64 (n,).
 
     Args:
         numbers: the port's finite elements, float64 (n,).
-        truth: the reference's elements, float64 (n,).
+        true_value: the reference's elements, float64 (n,).
     """
-    sizes = np.abs(truth)
+    sizes = np.abs(true_value)
     largest = sizes[sizes < MASK_SIZE].max(initial=0.0)
     scales = np.clip(largest, sizes, MAX_SCALE * sizes)
     # Cancellation leaves residues of numbers as large as the largest: a sine of pi is 1e-16 or 1e-8 instead of 0.

@@ -89,23 +89,23 @@ class RunningStats:
     finite: bool = True
 
     @classmethod
-    def of(cls, tensor: np.ndarray, truth: np.ndarray | Sketch | None = None) -> RunningStats:
+    def of(cls, tensor: np.ndarray, true_value: np.ndarray | Sketch | None = None) -> RunningStats:
         """Return the statistics of a tensor, or of its difference from a true tensor of the same shape."""
         flat = np.ravel(tensor)
-        return cls.of_pieces((flat[start : start + PIECE] for start in range(0, flat.size, PIECE)), truth)
+        return cls.of_pieces((flat[start : start + PIECE] for start in range(0, flat.size, PIECE)), true_value)
 
     @classmethod
-    def of_pieces(cls, pieces: Iterable[np.ndarray], truth: np.ndarray | Sketch | None = None) -> RunningStats:
+    def of_pieces(cls, pieces: Iterable[np.ndarray], true_value: np.ndarray | Sketch | None = None) -> RunningStats:
         """Return the statistics of a tensor that is given in pieces, or of its difference from a true tensor.
 
         Args:
             pieces: consecutive parts of the flattened tensor, at most :data:`PIECE` elements each.
-            truth: the true tensor, or its sketch. A sketch gives the statistics of the difference's sketch.
+            true_value: the true tensor, or its sketch. A sketch gives the statistics of the difference's sketch.
         """
-        if isinstance(truth, Sketch):
-            return cls.of(Sketch.of_pieces(pieces, truth.shape).values, truth.values)
+        if isinstance(true_value, Sketch):
+            return cls.of(Sketch.of_pieces(pieces, true_value.shape).values, true_value.values)
         stats, start = cls(), 0
-        flat_truth = None if truth is None else np.ravel(truth)
+        flat_truth = None if true_value is None else np.ravel(true_value)
         buffer = np.empty(0)
         for elements in pieces:
             if len(elements) > len(buffer):
@@ -121,20 +121,22 @@ class RunningStats:
             start = end
         return stats
 
-    def add_rows(self, rows: np.ndarray, start: int, skip_rows: np.ndarray, truth: np.ndarray | None = None) -> None:
+    def add_rows(
+        self, rows: np.ndarray, start: int, skip_rows: np.ndarray, true_value: np.ndarray | None = None
+    ) -> None:
         """Add some rows of a matrix, or their difference from the true rows.
 
         Args:
             rows: consecutive rows of the matrix, (rows, columns).
             start: index of the first of these rows in the matrix.
             skip_rows: indices of the rows of the matrix that are not added.
-            truth: the true rows, of the same shape.
+            true_value: the true rows, of the same shape.
         """
         is_inside = (skip_rows >= start) & (skip_rows < start + len(rows))
         if is_inside.any():
             other_rows = np.setdiff1d(np.arange(len(rows)), skip_rows[is_inside] - start, assume_unique=True)
-            rows, truth = rows[other_rows], None if truth is None else truth[other_rows]
-        self.add(RunningStats.of(rows, truth))
+            rows, true_value = rows[other_rows], None if true_value is None else true_value[other_rows]
+        self.add(RunningStats.of(rows, true_value))
 
     def add(self, stats: RunningStats) -> None:
         """Add the elements of other statistics to these."""
@@ -173,15 +175,15 @@ def _measure_piece(piece: np.ndarray) -> RunningStats:
     return RunningStats(piece.size, largest, float(np.dot(piece, piece)), float(piece.sum()))
 
 
-def describe(tensor: np.ndarray | Sketch) -> TensorStats:
+def describe(tensor_or_sketch: np.ndarray | Sketch) -> TensorStats:
     """Return the statistics of a tensor; for a sketch, estimates for the tensor that it represents."""
-    if isinstance(tensor, Sketch):
-        return RunningStats.of(tensor.values).stats(tensor.shape)
-    tensor = np.asarray(tensor)
-    return RunningStats.of(tensor).stats(tensor.shape)
+    if isinstance(tensor_or_sketch, Sketch):
+        return RunningStats.of(tensor_or_sketch.values).stats(tensor_or_sketch.shape)
+    tensor_or_sketch = np.asarray(tensor_or_sketch)
+    return RunningStats.of(tensor_or_sketch).stats(tensor_or_sketch.shape)
 
 
-def measure_error(tensor: np.ndarray, truth: np.ndarray | Sketch) -> TensorStats:
+def measure_error(tensor: np.ndarray, true_value: np.ndarray | Sketch) -> TensorStats:
     """Return the statistics of ``tensor`` - ``truth`` in float64: the error that the verdicts judge.
 
     If only a sketch of the truth exists, the result is the estimate of the difference's sketch. Tensors with different
@@ -189,9 +191,9 @@ def measure_error(tensor: np.ndarray, truth: np.ndarray | Sketch) -> TensorStats
 
     Args:
         tensor: tensor of the port or of another run.
-        truth: tensor of R64, or its sketch.
+        true_value: tensor of R64, or its sketch.
     """
-    tensor, truth = np.asarray(tensor), truth if isinstance(truth, Sketch) else np.asarray(truth)
-    if tensor.shape != truth.shape:
+    tensor, true_value = np.asarray(tensor), true_value if isinstance(true_value, Sketch) else np.asarray(true_value)
+    if tensor.shape != true_value.shape:
         return TensorStats(list(tensor.shape), bool(np.isfinite(tensor).all()))
-    return RunningStats.of(tensor, truth).stats(tensor.shape)
+    return RunningStats.of(tensor, true_value).stats(tensor.shape)

@@ -105,12 +105,12 @@ def sample_values(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
     return Samples({name: np.concatenate(samples) for name, samples in values.items()}, zero_rows)
 
 
-def _find_zero_rows(parameter: np.ndarray) -> np.ndarray:
+def _find_zero_rows(values: np.ndarray) -> np.ndarray:
     """Return the indices of the rows of zeros, such as the embedding of a padding token.
 
     The result is empty if all rows are zero.
     """
-    rows = parameter.reshape(len(parameter), -1)
+    rows = values.reshape(len(values), -1)
     is_zero = ~rows.any(1)
     return np.flatnonzero(is_zero) if rows.shape[1] >= NARROW and not is_zero.all() else np.zeros(0, np.int64)
 

@@ -128,7 +128,7 @@ def measure_error(
     return LoopError(call.function, check.loop, call.given, rms, largest, call.where)
 
 
-def _measure_in_units(loop_output: np.ndarray, truth: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
+def _measure_in_units(loop_output: np.ndarray, true_value: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
     """Return the RMS and the largest error of an output in units of rounding.
 
     The RMS is taken over the elements that may have an error. Both are infinite if an element is NaN, or if it
@@ -136,12 +136,12 @@ def _measure_in_units(loop_output: np.ndarray, truth: np.ndarray, unit: np.ndarr
 
     Args:
         loop_output: output of the loop.
-        truth: true output, float64, of the same shape.
+        true_value: true output, float64, of the same shape.
         unit: unit of each element, of the same shape; 0 for an element that should be exact.
     """
-    if loop_output.shape != truth.shape:
+    if loop_output.shape != true_value.shape:
         return np.inf, np.inf
-    distance = np.abs(loop_output.astype(np.float64) - truth)
+    distance = np.abs(loop_output.astype(np.float64) - true_value)
     with np.errstate(divide="ignore", invalid="ignore"):
         units = np.where(distance == 0, 0.0, distance / (ROUNDING * unit))
     largest = float(units.max(initial=0.0))

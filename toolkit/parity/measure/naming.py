@@ -171,19 +171,19 @@ class ModuleStack:
         """Return the name of a tensor of this kind in the innermost module's call."""
         return TensorName(kind, self.module, self._calls[-1].number)
 
-    def _number(self, module: str, path: CallPath) -> str:
+    def _number(self, module: str, call_path: CallPath) -> str:
         """Return the suffix of a call's name after the module's path, such as ``#1``, and record the name as used.
 
         A block that a backward runs again lacks the calls around it, so its path is the end of the earlier path.
 
         Args:
             module: dotted path of the module.
-            path: the calls from the outermost module to this call.
+            call_path: the calls from the outermost module to this call.
         """
-        numbers = [str(number) for _, number in path if number]
+        numbers = [str(number) for _, number in call_path if number]
         while True:
             suffix = f"#{'.'.join(numbers)}" if numbers else ""
-            named_path = self._named_calls.setdefault((module, suffix), path)
-            if named_path[-len(path) :] == path:
+            named_path = self._named_calls.setdefault((module, suffix), call_path)
+            if named_path[-len(call_path) :] == call_path:
                 return suffix
             numbers.append("0")

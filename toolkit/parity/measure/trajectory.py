@@ -33,10 +33,10 @@ class Trajectory:
                 f"gradient:{name}", gradients[name].reshape(-1)[places] if name in gradients else np.zeros(len(places))
             )
 
-    def add_parameter(self, name: str, parameter: np.ndarray) -> None:
+    def add_parameter(self, name: str, values: np.ndarray) -> None:
         """Add the value of a parameter after a step's update; ignored if no elements of the parameter are kept."""
         if name in self.places:
-            self._append(f"updated:{name}", parameter.reshape(-1)[self.places[name]])
+            self._append(f"updated:{name}", values.reshape(-1)[self.places[name]])
 
     def _append(self, name: str, step_value: np.ndarray) -> None:
         """Add the elements of a tensor in the next step, under the tensor's name."""

@@ -16,9 +16,9 @@ CHANGE = 1e-6
 _PREFIX = "changed:"
 
 
-def weight_change_name(parameter: str) -> str:
+def weight_change_name(parameter_name: str) -> str:
     """Return the name of the mutant that scales each value of the parameter by 1 plus or minus :data:`CHANGE`."""
-    return _PREFIX + parameter
+    return _PREFIX + parameter_name
 
 
 def parse_mutant(name: str) -> Mutant | None:
@@ -29,26 +29,26 @@ def parse_mutant(name: str) -> Mutant | None:
     return Mutant(name, f"{parameter} off by {CHANGE:.0e}", parameter, lambda port: _replace_load(parameter))
 
 
-def _replace_load(parameter: str) -> list[tuple[Any, str, Any]]:
+def _replace_load(parameter_name: str) -> list[tuple[Any, str, Any]]:
     """Return attributes that load the weights and then change one parameter, as :attr:`Mutant.apply` does."""
     # In a pair's job the module is already imported. In other jobs it is not: its import changes what Paddle does.
     if (pair := sys.modules.get("toolkit.parity.families.pair.candidate")) is not None:
-        return wrap_method(pair.PairStep, "_load", lambda load, step: _load_changed_pair(load, step, parameter))
+        return wrap_method(pair.PairStep, "_load", lambda load, step: _load_changed_pair(load, step, parameter_name))
 
     modules = [part(model, "weights") for model in FAMILIES]
     load = modules[0].load
 
     def load_changed(model: Any, weights: Mapping[str, np.ndarray]) -> None:
         load(model, weights)
-        _change_values(dict(model.named_parameters())[parameter])
+        _change_values(dict(model.named_parameters())[parameter_name])
 
     return [(module, "load", load_changed) for module in modules]
 
 
-def _load_changed_pair(load: Callable[[Any], None], step: Any, parameter: str) -> None:
+def _load_changed_pair(load: Callable[[Any], None], step: Any, parameter_name: str) -> None:
     """Load the weights of a pair's port, and change the counterparts of one parameter of the reference."""
     load(step)
-    counterparts = {match.port for match in step.layout.by_reference[parameter]}
+    counterparts = {match.port for match in step.layout.by_reference[parameter_name]}
     for name, tensor in step.model.named_parameters():
         if name in counterparts:
             _change_values(tensor)

@@ -144,11 +144,11 @@ def _make_fault(prefix: str, kind: str, keys: dict[str, Any]) -> Mutant:
     return Mutant(name=prefix + keys.pop("name"), edits=tuple(edits), kind=kind, **keys)
 
 
-def wrap_method(owner: Any, attribute: str, change: Callable) -> list[tuple[Any, str, Any]]:
+def wrap_method(owner: Any, attribute: str, replacement: Callable) -> list[tuple[Any, str, Any]]:
     """Return the attribute that replaces a method by ``change(original, self, *args, **kwargs)``."""
     original = getattr(owner, attribute)
 
     def call_change(self, *args, **kwargs):
-        return change(original, self, *args, **kwargs)
+        return replacement(original, self, *args, **kwargs)
 
     return [(owner, attribute, call_change)]

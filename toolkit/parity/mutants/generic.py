@@ -189,12 +189,14 @@ def _choose_second_best(context: SimpleNamespace, layer: Any) -> None:
         layer: layer to change.
     """
 
-    def choose(draws: Any, scores: Any, own_choice: Any, descending: bool) -> Any:
+    def choose(recorded_draws: Any, choice_scores: Any, own_choice: Any, descending: bool) -> Any:
         count = own_choice.shape[-1]
-        ranks = [*range(count - 1), count] if count < scores.shape[-1] else [1, 0, *range(2, count)]
+        ranks = [*range(count - 1), count] if count < choice_scores.shape[-1] else [1, 0, *range(2, count)]
         # Paddle's own function, since a replayed one would return R64's choice.
-        order = context.paddle.argsort.paddle_original(scores.detach(), -1, descending)
-        return draws.replay_choice(scores, order.index_select(context.paddle.to_tensor(ranks), -1), descending)
+        order = context.paddle.argsort.paddle_original(choice_scores.detach(), -1, descending)
+        return recorded_draws.replay_choice(
+            choice_scores, order.index_select(context.paddle.to_tensor(ranks), -1), descending
+        )
 
     _replace_draws(context, layer, context.paths[0], replay_choice=choose)
 
@@ -340,13 +342,13 @@ def _copy_weight(context: SimpleNamespace, layer: Any) -> None:
     _replace_parameter(layer, "weight", lambda weight: weight.detach())
 
 
-def _replace_parameter(layer: Any, name: str, change: Callable) -> None:
+def _replace_parameter(layer: Any, name: str, change_parameter: Callable) -> None:
     """Let ``change`` replace one of the layer's parameters whenever the layer runs."""
     forward = layer.forward
 
     def forward_changed(*args: Any, **kwargs: Any) -> Any:
         original_parameter = layer._parameters[name]
-        layer._parameters[name] = change(original_parameter)
+        layer._parameters[name] = change_parameter(original_parameter)
         try:
             return forward(*args, **kwargs)
         finally:

@@ -28,12 +28,14 @@ def change_widths(change: WidthChange) -> Callable[[PortModules], AttributeValue
     return apply
 
 
-def change_width(role: str, change: Callable[[dict[str, float]], float]) -> Callable[[PortModules], AttributeValues]:
+def change_width(
+    role: str, compute_width: Callable[[dict[str, float]], float]
+) -> Callable[[PortModules], AttributeValues]:
     """Return a fault that computes one role's standard deviation from the correct values of all roles."""
-    return change_widths(lambda config, widths: {**widths, role: change(widths)})
+    return change_widths(lambda config, widths: {**widths, role: compute_width(widths)})
 
 
-def _replace_values(role: str, change: ValueChange) -> Callable[[PortModules], AttributeValues]:
+def _replace_values(role: str, change_value: ValueChange) -> Callable[[PortModules], AttributeValues]:
     """Return a fault that applies ``change`` to the initial values of each parameter of a role."""
 
     def apply(port: PortModules) -> AttributeValues:
@@ -42,7 +44,7 @@ def _replace_values(role: str, change: ValueChange) -> Callable[[PortModules], A
         def change_role(config: Mapping[str, Any], head: str, seed: int) -> dict[str, np.ndarray]:
             table = parameters(config, head)
             weights = initial_weights(config, head, seed)
-            return {name: change(value) if table[name].role == role else value for name, value in weights.items()}
+            return {name: change_value(value) if table[name].role == role else value for name, value in weights.items()}
 
         return [(port.weights, "initial_weights", change_role)]
 
@@ -89,12 +91,14 @@ def initialisation_fault(
     )
 
 
-def initialisation_faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tuple[Mutant, ...]:
+def initialisation_faults(
+    family: str, embedding_name: str, linear_name: str, bias_name: str, norm_name: str
+) -> tuple[Mutant, ...]:
     """Return the faults of the randomly initialized weights of a family.
 
     Args:
         family: name of the model family.
-        embedding, linear, bias, norm: part of the name of the first parameter with this role.
+        embedding_name, linear_name, bias_name, norm_name: part of the name of the first parameter with this role.
     """
 
     fault = partial(initialisation_fault, family)
@@ -103,32 +107,38 @@ def initialisation_faults(family: str, embedding: str, linear: str, bias: str, n
         fault(
             "twice-as-wide",
             "linear maps twice as wide",
-            linear,
+            linear_name,
             change_width("linear", lambda widths: 2 * widths["linear"]),
         ),
         fault(
             "embedding-unit-width",
             "the frameworks' own width for embeddings",
-            embedding,
+            embedding_name,
             change_width("embedding", lambda widths: 1.0),
         ),
         fault(
-            "biases-drawn", "biases drawn as matrices are", bias, change_width("bias", lambda widths: widths["linear"])
+            "biases-drawn",
+            "biases drawn as matrices are",
+            bias_name,
+            change_width("bias", lambda widths: widths["linear"]),
         ),
-        fault("gains-zero", "norm gains of 0", norm, _replace_values("norm_gain", np.zeros_like)),
+        fault("gains-zero", "norm gains of 0", norm_name, _replace_values("norm_gain", np.zeros_like)),
         fault(
-            "uniform", "embeddings uniform, of the same spread", embedding, _replace_values("embedding", _draw_uniform)
+            "uniform",
+            "embeddings uniform, of the same spread",
+            embedding_name,
+            _replace_values("embedding", _draw_uniform),
         ),
         fault(
             "truncated",
             "embeddings truncated at two deviations",
-            embedding,
+            embedding_name,
             _replace_values("embedding", _draw_truncated),
         ),
         fault(
             "mean-shifted",
             "linear maps with a mean of a quarter deviation",
-            linear,
+            linear_name,
             _replace_values("linear", _shift_mean),
         ),
     )

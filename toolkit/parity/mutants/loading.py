@@ -12,12 +12,12 @@ from toolkit.parity.mutants.fault import Mutant, PortModules
 NamedTensor = tuple[str, np.ndarray]
 
 
-def _replace_reader(port: PortModules, change: Callable[[str, np.ndarray], NamedTensor]) -> list[tuple]:
+def _replace_reader(port: PortModules, change_tensor: Callable[[str, np.ndarray], NamedTensor]) -> list[tuple]:
     """Replace the reader of checkpoints by a reader that applies ``change`` to each tensor."""
     read_tensors = port.hub.read_tensors
 
     def read_changed(folder) -> Iterator[NamedTensor]:
-        return (change(name, value) for name, value in read_tensors(folder))
+        return (change_tensor(name, value) for name, value in read_tensors(folder))
 
     return [(port.hub, "read_tensors", read_changed)]
 
@@ -43,24 +43,26 @@ def _round_to_float16(name: str, value: np.ndarray) -> NamedTensor:
 
 
 def loading_faults(
-    family: str, query: str, key: str, layers: str, first_module: str, embedding: str
+    family: str, query: str, key: str, layer_prefix: str, first_module: str, embedding: str
 ) -> tuple[Mutant, ...]:
     """Return the faults in loading a checkpoint of a family.
 
     Args:
         family: name of the model family.
         query, key: parts of the names of two square matrices.
-        layers: the part of a name before the layer's number; layers 0 and 2 have the same shapes.
+        layer_prefix: the part of a name before the layer's number; layers 0 and 2 have the same shapes.
         first_module: part of the name of the first module of layer 0.
         embedding: module of the model's first parameter.
     """
 
-    def fault(name: str, description: str, culprit: str, change: Callable[[str, np.ndarray], NamedTensor]) -> Mutant:
+    def fault(
+        name: str, description: str, culprit: str, change_tensor: Callable[[str, np.ndarray], NamedTensor]
+    ) -> Mutant:
         return Mutant(
             f"{family}-loads-{name}",
             description,
             culprit,
-            lambda port: _replace_reader(port, change),
+            lambda port: _replace_reader(port, change_tensor),
             loader=True,
             kind="loading",
         )
@@ -71,7 +73,7 @@ def loading_faults(
             "layers-out-of-order",
             "two layers exchanged",
             first_module,
-            _exchange_names(f"{layers}0.", f"{layers}2."),
+            _exchange_names(f"{layer_prefix}0.", f"{layer_prefix}2."),
         ),
         fault("square-transposed", "a square matrix transposed", query, _transpose_matrix(f"{query}weight")),
         fault("in-float16", "values rounded to float16", embedding, _round_to_float16),

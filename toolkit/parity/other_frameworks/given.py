@@ -89,24 +89,23 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
     return errors
 
 
-def _describe_known_names(name: str, truth: TensorFile, recording: Recording) -> str:
+def _describe_known_names(name: str, truth_file: TensorFile, recording: Recording) -> str:
     """Return the end of a message about a name that the reference lacks: the reason and the known names.
 
     Args:
         name: name of the port's tensor.
-        truth: R64's tensors.
+        truth_file: R64's tensors.
         recording: recorded reference.
     """
     pair, reason = recording.request.pair, ""
     if name == "logits" and pair is not None:
         reason = "its loss(model, batch) does not call the model once" if pair.has_loss else "its forward returns none"
         reason = f", since {reason}"
-    forward_names = [known_name for known_name in truth if TensorName.parse(known_name).kind in FORWARD_KINDS]
-    similar_names = difflib.get_close_matches(name, truth, 3, 0.7)
+    forward_names = [known_name for known_name in truth_file if TensorName.parse(known_name).kind in FORWARD_KINDS]
+    similar_names = difflib.get_close_matches(name, truth_file, 3, 0.7)
     names = list(dict.fromkeys([*similar_names, *forward_names]))
-    name_list = (
-        f"{', '.join(names[:MAX_NAMES])}{', ...' if len(truth) > MAX_NAMES else ''} ({len(truth)} names in order.json)"
-    )
+    ellipsis = ", ..." if len(truth_file) > MAX_NAMES else ""
+    name_list = f"{', '.join(names[:MAX_NAMES])}{ellipsis} ({len(truth_file)} names in order.json)"
     return f"{reason}; it has {name_list}"
 
 

@@ -31,20 +31,20 @@ except ImportError as error:
     sys.exit(1)
 
 
-def run_graph(inputs: Path, model: Path, folder: Path, dtype: str) -> None:
+def run_graph(inputs: Path, model_path: Path, folder: Path, dtype: str) -> None:
     """Run a graph, and save its outputs of a dtype as ``DTYPE.safetensors``, if there are any.
 
     At the end, ``versions.json`` is written.
 
     Args:
         inputs: folder with the weights, the batch and the names of the reference's tensors.
-        model: file of the graph.
+        model_path: file of the graph.
         folder: folder for the results.
         dtype: dtype of the outputs to save, ``float64`` or ``float32``.
     """
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(model_path), providers=["CPUExecutionProvider"])
     output_names = [str(output.name) for output in session.get_outputs() if FLOATS.get(output.type) == dtype]
-    export_path = model.parent / "export.json"
+    export_path = model_path.parent / "export.json"
     export_info = json.loads(export_path.read_text(encoding="utf-8")) if export_path.is_file() else {}
     names = export_info.get("outputs", {})
     # The graph of a calibrated classifier divides its logits by the fitted temperature; the reference knows of none.

@@ -127,8 +127,8 @@ class _SafetensorsReader:
     The safetensors library checks that no tensor lies outside the file or overlaps another tensor.
     """
 
-    def __init__(self, tensors: safe_open) -> None:
-        self._file = tensors
+    def __init__(self, tensor_file: safe_open) -> None:
+        self._file = tensor_file
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file.keys())

@@ -38,7 +38,7 @@ def channels_last(rank: int) -> list[int]:
 
 
 def axes_of(
-    reference: Description, port: Description, modules: Mapping[str, str], draws: Mapping[str, str],
+    reference: Description, port: Description, module_matches: Mapping[str, str], draw_matches: Mapping[str, str],
     user_layouts: Mapping[str, str | Sequence[int]],
 ) -> dict[str, list[int]]:  # fmt: skip
     """Return the axes of matched outputs and draws whose order differs, by the reference's name of the module or draw.
@@ -46,14 +46,18 @@ def axes_of(
     Args:
         reference: description of the reference.
         port: description of the port.
-        modules: path of a module of the reference -> path of its counterpart (:class:`.PairMap`).
-        draws: name of a draw of the port -> name of its counterpart (:class:`.PairMap`).
+        module_matches: path of a module of the reference -> path of its counterpart (:class:`.PairMap`).
+        draw_matches: name of a draw of the port -> name of its counterpart (:class:`.PairMap`).
         user_layouts: pattern of module and draw names -> axes, from the user's map.
     """
     ours = {one.name: one.shape for one in port.modules if one.shape}
     port_draw_shapes = {one.name: one.shape for one in port.draws}
-    pairs = [(one.name, one.shape, ours.get(modules[one.name])) for one in reference.modules if one.name in modules]
-    by_theirs = {theirs: port_draw_shapes[name] for name, theirs in draws.items()}
+    pairs = [
+        (one.name, one.shape, ours.get(module_matches[one.name]))
+        for one in reference.modules
+        if one.name in module_matches
+    ]
+    by_theirs = {theirs: port_draw_shapes[name] for name, theirs in draw_matches.items()}
     pairs += [
         (one.name, tuple(one.shape), tuple(by_theirs[one.name])) for one in reference.draws if one.name in by_theirs
     ]

@@ -85,41 +85,41 @@ class MapFile(NamedTuple):
     layouts: dict[str, str | list[int]]
 
 
-def read_map(path: Path | None) -> MapFile:
+def read_map(map_path: Path | None) -> MapFile:
     """Return the content of a map; an empty map without a file.
 
     Raises:
         UserError: the file is not a map.
     """
-    if path is None:
+    if map_path is None:
         return MapFile({}, {}, {})
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(map_path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"--map {path}: {error.strerror}") from None
+        raise UserError(f"--map {map_path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f":{mark.line + 1}"
-        raise UserError(f"--map {path}{line}: is no YAML; {RIGHT}") from None
+        raise UserError(f"--map {map_path}{line}: is no YAML; {RIGHT}") from None
     if not isinstance(content, dict) or not content or not {"parameters", "accept", "layouts"} >= content.keys():
-        raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
+        raise UserError(f"--map {map_path}: is no map of a pair; {RIGHT}")
     return MapFile(
-        _check_parameters(path, content.get("parameters", {})),
-        _known_differences(path, content.get("accept", {})),
-        _check_layouts(path, content.get("layouts", {})),
+        _check_parameters(map_path, content.get("parameters", {})),
+        _known_differences(map_path, content.get("accept", {})),
+        _check_layouts(map_path, content.get("layouts", {})),
     )
 
 
-def _check_parameters(path: Path, names: Any) -> dict[str, list[str]]:
+def _check_parameters(path: Path, parameter_names: Any) -> dict[str, list[str]]:
     """Return the port's parameter names for each name of the reference in a map file.
 
     Args:
         path: the map file, for errors.
-        names: value of the key ``parameters``.
+        parameter_names: value of the key ``parameters``.
     """
-    if not isinstance(names, dict):
+    if not isinstance(parameter_names, dict):
         raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
-    names_of_port = {key: value if isinstance(value, list) else [value] for key, value in names.items()}
+    names_of_port = {key: value if isinstance(value, list) else [value] for key, value in parameter_names.items()}
     words = [*names_of_port, *(name for pieces in names_of_port.values() for name in pieces)]
     if not all(names_of_port.values()) or not all(isinstance(word, str) and word for word in words):
         raise UserError(f"--map {path}: parameters holds what is no name; {RIGHT}")

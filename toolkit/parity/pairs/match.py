@@ -282,23 +282,23 @@ def _is_best(costs: np.ndarray, place: int) -> bool:
     return not others.size or bool(costs[place] < others.min() - 1e-9)
 
 
-def _crossing_places(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int]:
+def _crossing_places(parameter_pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int]:
     """Return the indices of pairs that ran in another order on one side than on the other side.
 
     A pair is only compared with pairs of the same shape.
 
     Args:
-        pairs: pairs of a parameter of the reference and a parameter of the port.
+        parameter_pairs: pairs of a parameter of the reference and a parameter of the port.
     """
     groups: dict[tuple, list[int]] = defaultdict(list)
-    for place, (theirs, _) in enumerate(pairs):
+    for place, (theirs, _) in enumerate(parameter_pairs):
         groups[_group_key(theirs)].append(place)
     crossing_places = set()
     for members in groups.values():
         for place in members:
-            their_order, our_order = (side.order for side in pairs[place])
+            their_order, our_order = (side.order for side in parameter_pairs[place])
             for other in members:
-                a, b = (side.order for side in pairs[other])
+                a, b = (side.order for side in parameter_pairs[other])
                 if None in (their_order, our_order, a, b):
                     continue
                 if (their_order - a) * (our_order - b) < 0:  # type: ignore[operator]
@@ -340,7 +340,9 @@ def _rank_parameters(parameters: Sequence[ParameterFacts], branches: Sequence[in
 # -- modules --------------------------------------------------------------------------------------------------------
 
 
-def match_modules(reference: Description, port: Description, parameters: Sequence[ParameterMatch]) -> dict[str, str]:
+def match_modules(
+    reference: Description, port: Description, parameter_matches: Sequence[ParameterMatch]
+) -> dict[str, str]:
     """Match the modules whose outputs are compared.
 
     Modules match if they hold matched parameters themselves. The modules around them match if they contain the same
@@ -351,7 +353,7 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
         Path of the reference's module -> path of the port's module.
     """
     of_port: dict[str, set[str]] = defaultdict(set)
-    for match in parameters:
+    for match in parameter_matches:
         of_port[match.port].add(match.reference)
     # Paddle holds a batch norm's statistics as parameters; a frozen parameter is one of these, too, but is matched.
     state = {one.name for one in port.buffers}
@@ -399,7 +401,7 @@ def _with_the_same_elements(modules: Sequence[ModuleFacts], port_modules: Sequen
     return matches
 
 
-def _with_the_same_draws(modules: Mapping[str, str], draws: Mapping[str, str]) -> dict[str, str]:
+def _with_the_same_draws(module_matches: Mapping[str, str], draw_matches: Mapping[str, str]) -> dict[str, str]:
     """Leave out matched modules whose draws differ.
 
     For example, an attention that drops its output itself does not match an attention whose output the layer around it
@@ -407,30 +409,32 @@ def _with_the_same_draws(modules: Mapping[str, str], draws: Mapping[str, str]) -
     """
 
     def have_same_draws(module: str, counterpart: str) -> bool:
-        pairs = ((TensorName.parse(theirs).module, TensorName.parse(ours).module) for ours, theirs in draws.items())
+        pairs = (
+            (TensorName.parse(theirs).module, TensorName.parse(ours).module) for ours, theirs in draw_matches.items()
+        )
         return all(_is_in(here, module) == _is_in(there, counterpart) for here, there in pairs)
 
-    return {one: other for one, other in modules.items() if have_same_draws(one, other)}
+    return {one: other for one, other in module_matches.items() if have_same_draws(one, other)}
 
 
 def _orders_of(
-    reference: Description, modules: Mapping[str, str], parameters: Sequence[ParameterMatch]
+    reference: Description, module_matches: Mapping[str, str], parameter_matches: Sequence[ParameterMatch]
 ) -> dict[str, OutputOrder]:
     """Return the order of each output's features in the port, by module, where a map permutes a weight's rows.
 
     Args:
         reference: description of the reference.
-        modules: name of the port's module, by the name of the reference's module.
-        parameters: matches of the parameters.
+        module_matches: name of the port's module, by the name of the reference's module.
+        parameter_matches: matches of the parameters.
     """
     facts = {one.name: one for one in reference.parameters}
     pieces: dict[str, list[ParameterMatch]] = defaultdict(list)
-    for match in parameters:
+    for match in parameter_matches:
         pieces[match.reference].append(match)
     orders = {}
     for name, matches in pieces.items():
         one, module, [port, *others] = facts[name], facts[name].module, {match.port: None for match in matches}
-        is_of_module = not others and port.rpartition(".")[0] == modules.get(module)
+        is_of_module = not others and port.rpartition(".")[0] == module_matches.get(module)
         rows = [match.port_rows for match in matches]
         if not is_of_module or one.role == "embedding" or len(rows) == 1 or None in rows:
             continue
@@ -471,19 +475,21 @@ def _shapes_conflict(theirs: tuple[int, ...] | None, ours: tuple[int, ...] | Non
 
 
 def _group_by_parameters(
-    modules: Iterable[ModuleFacts], names: Mapping[str, set[str]], themselves: bool
+    modules: Iterable[ModuleFacts], matched_names: Mapping[str, set[str]], themselves: bool
 ) -> dict[frozenset[str], list[ModuleFacts]]:
     """Group modules by the parameters that they contain, the outermost first.
 
     Args:
         modules: modules of one side.
-        names: path of a parameter -> the reference's names of its matches.
+        matched_names: path of a parameter -> the reference's names of its matches.
         themselves: True for the modules that hold parameters themselves, False for the modules around them.
     """
-    owners = {name.rpartition(".")[0] for name in names}
+    owners = {name.rpartition(".")[0] for name in matched_names}
     groups: dict[frozenset[str], list[ModuleFacts]] = defaultdict(list)
     for module in dict.fromkeys(modules):
-        parameter_names = frozenset().union(*(names[name] for name in names if name.startswith(f"{module.name}.")))
+        parameter_names = frozenset().union(
+            *(matched_names[name] for name in matched_names if name.startswith(f"{module.name}."))
+        )
         if module.name and parameter_names and (module.name in owners) == themselves:
             groups[parameter_names].append(module)
     return {

@@ -160,14 +160,14 @@ def replay_request(
     )
 
 
-def choices_of(pairs: Sequence[str]) -> dict[str, list[Any]]:
+def choices_of(words: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of each key in ``KEY=VALUE`` words, where a key may be repeated.
 
     Raises:
         UserError: a word is not of this form.
     """
     values_by_key: dict[str, list[Any]] = {}
-    for pair in pairs:
+    for pair in words:
         for key, value in parse_pairs([pair], "hidden_size=32").items():
             values_by_key.setdefault(key, []).append(value)
     return values_by_key

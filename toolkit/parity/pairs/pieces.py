@@ -210,10 +210,10 @@ def _part_key(parameter: ParameterFacts) -> tuple:
 
 
 def _parts_of_fused(
-    fused_parameter: ParameterFacts, key: tuple, group: Sequence[ParameterFacts]
+    fused_parameter: ParameterFacts, group_key: tuple, group: Sequence[ParameterFacts]
 ) -> list[ParameterFacts]:
     """Return the parameters of a group that are the parts of a fused parameter, in the order of its rows, or []."""
-    if key[1:] != (last_word(fused_parameter.name), *fused_parameter.shape[1:]):
+    if group_key[1:] != (last_word(fused_parameter.name), *fused_parameter.shape[1:]):
         return []
     for parts in (group, [part for part in group if _part_index(part) is not None]):
         if len(parts) > 1 and sum(part.shape[0] for part in parts) == fused_parameter.shape[0]:

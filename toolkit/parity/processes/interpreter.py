@@ -71,11 +71,12 @@ def reference_interpreter(path: str) -> str:
     return _check_interpreter(path, "reference")
 
 
-def interpreter_of(path: str | None, side: str) -> str | None:
+def interpreter_of(python_path: str | None, side: str) -> str | None:
     """Return the absolute path of an option's interpreter after checking that it can run its side.
 
     Args:
-        path: value of ``--reference-python`` or ``--port-python``; None, which is returned, for the gate's interpreter.
+        python_path: value of ``--reference-python`` or ``--port-python``; None, which is returned, for the gate's
+            interpreter.
         side: ``reference`` or ``port``.
 
     Raises:
@@ -83,7 +84,7 @@ def interpreter_of(path: str | None, side: str) -> str | None:
         Inconclusive: it lacks a package, or is too old. The message names the option.
     """
     try:
-        return None if path is None else _check_interpreter(path, side)
+        return None if python_path is None else _check_interpreter(python_path, side)
     except ToolkitError as error:
         raise type(error)(f"--{side}-python: {error}") from None
 

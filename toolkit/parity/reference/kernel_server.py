@@ -137,28 +137,28 @@ KERNELS: dict[str, Callable] = {
 }
 
 
-def forward(kernel: str, options: dict, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def forward(kernel: str, options: dict, kernel_inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the outputs of a kernel, without autograd.
 
     Args:
         kernel: name of the kernel, a key of :data:`KERNELS`.
         options: keyword options of the kernel.
-        tensors: the input tensors of the kernel.
+        kernel_inputs: the input tensors of the kernel.
     """
     with torch.no_grad():
-        return as_list(KERNELS[kernel](*tensors, **options))
+        return as_list(KERNELS[kernel](*kernel_inputs, **options))
 
 
-def backward(kernel: str, options: dict, tensors: list[torch.Tensor], wanted: list[int]) -> list[torch.Tensor]:
+def backward(kernel: str, options: dict, kernel_inputs: list[torch.Tensor], wanted: list[int]) -> list[torch.Tensor]:
     """Return the gradients of some inputs of a kernel.
 
     Args:
         kernel: name of the kernel, a key of :data:`KERNELS`.
         options: keyword options of the kernel.
-        tensors: the inputs of the kernel, then the gradient of each output.
+        kernel_inputs: the inputs of the kernel, then the gradient of each output.
         wanted: indices of the inputs whose gradients are returned.
     """
-    inputs = list(tensors)
+    inputs = list(kernel_inputs)
     for index in wanted:
         inputs[index].requires_grad_()
     num_inputs = len(inputs) - (2 if kernel == "attention_weights" else 1)  # the outputs
@@ -189,7 +189,7 @@ def serve(connection: Connection) -> None:
             return
         tensors = [torch.from_numpy(array) for array in arrays]
         try:
-            results = (backward if "wanted" in words else forward)(tensors=tensors, **words)
+            results = (backward if "wanted" in words else forward)(kernel_inputs=tensors, **words)
         except Exception as error:
             send(connection, {"failed": f"{words['kernel']}: {type(error).__name__}: {error}"}, [])
         else:

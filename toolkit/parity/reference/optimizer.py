@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
@@ -28,7 +29,7 @@ class Optimizer:
     """
 
     def __init__(
-        self, model: torch.nn.Module, settings: TrainingSettings, decayed_names: Collection[str] | None = None
+        self, model: nn.Module, settings: TrainingSettings, decayed_names: Collection[str] | None = None
     ) -> None:
         self.model = model
         self.settings = settings
@@ -122,7 +123,7 @@ class Lion(torch.optim.Optimizer):
                 m.copy_(beta2 * m + (1 - beta2) * theta.grad)
 
 
-def decayed_parameters(model: torch.nn.Module) -> list[str]:
+def decayed_parameters(model: nn.Module) -> list[str]:
     """Return the names of a model's parameters with weight decay, as transformers' Trainer selects them."""
     return [name for name in get_parameter_names(model, [torch.nn.LayerNorm]) if "bias" not in name]
 

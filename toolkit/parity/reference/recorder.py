@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from toolkit.parity.exchange.tensor_file import SpilledTensors
@@ -185,7 +186,7 @@ class Recorder:
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: nn.Module,
         draws: Draws,
         keep: Keep,
         prefix: str = "",
@@ -210,7 +211,7 @@ class Recorder:
     def watch(self) -> Iterator[None]:
         """Inside the ``with`` block, record outputs with hooks, and replace torch's random functions by the draws."""
         undo = []
-        paths: dict[torch.nn.Module, list[str]] = {}
+        paths: dict[nn.Module, list[str]] = {}
         for name, module in self.model.named_modules(prefix=self.prefix, remove_duplicate=False):
             paths.setdefault(module, []).append(name)
         for module, names in paths.items():
@@ -306,10 +307,10 @@ class Recorder:
         if self.embedded_output is not None and self.embedded_output.grad is not None:
             self.keep(f"gradient:{self.embedding_module}", to_numpy(self.embedded_output.grad))
 
-    def _make_pre_hook(self, names: Sequence[str]) -> Callable[[torch.nn.Module, Any, Any], Any]:
+    def _make_pre_hook(self, names: Sequence[str]) -> Callable[[nn.Module, Any, Any], Any]:
         """Return a pre-hook that enters a module, known by these paths, and passes its input through the points."""
 
-        def hook(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+        def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
             """Enter the module, and return its arguments with the input passed through a point for the backward."""
             self.stack.enter(self.stack.choose_name(names))
             points = self.points
@@ -319,10 +320,10 @@ class Recorder:
 
         return hook
 
-    def _make_hook(self, name: str) -> Callable[[torch.nn.Module, Any, Any], Any]:
+    def _make_hook(self, name: str) -> Callable[[nn.Module, Any, Any], Any]:
         """Return a forward hook that records the output of the module ``name``, and replaces it by the points."""
 
-        def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> Any:
             """Leave the module, keep its output, and return the replacement of the output, if there are points."""
             output_name = self.stack.leave()
             if output is None or not self.recording:
@@ -481,7 +482,7 @@ def record_lengths() -> Iterator[None]:
 
 
 def with_input(
-    args: tuple, kwargs: dict[str, Any], change: Callable[[torch.Tensor], torch.Tensor]
+    args: tuple, kwargs: dict[str, Any], change_input: Callable[[torch.Tensor], torch.Tensor]
 ) -> tuple[tuple, dict[str, Any]]:
     """Return a module's arguments with the first argument changed, if it is a tensor with a gradient.
 
@@ -490,12 +491,12 @@ def with_input(
     Args:
         args: positional arguments of the module.
         kwargs: keyword arguments of the module.
-        change: returns the changed tensor, given the tensor.
+        change_input: returns the changed tensor, given the tensor.
     """
     first = next(iter((*args, *kwargs.values())), None)
     if not isinstance(first, torch.Tensor) or not first.requires_grad:
         return args, kwargs
-    changed_first = change(first)
+    changed_first = change_input(first)
     changed_args = tuple(changed_first if one is first else one for one in args)
     return changed_args, {key: changed_first if one is first else one for key, one in kwargs.items()}
 

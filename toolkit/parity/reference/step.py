@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from toolkit.parity.exchange import files
@@ -152,7 +153,7 @@ class Step:
         self.saturated = 0
         self.saturation: dict[str, float] = {}
 
-    def build(self, job: Job) -> torch.nn.Module:
+    def build(self, job: Job) -> nn.Module:
         """Return a newly created reference model of the job's head and configuration."""
         return self.heads[job.head](self.configuration(job.config))
 
@@ -191,7 +192,7 @@ class Step:
         """
         return {}
 
-    def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
+    def positions_of(self, model: nn.Module) -> dict[str, np.ndarray]:
         """Return the part of a checkpoint's position table that evaluation uses for texts of the job's length, by name.
 
         The result is empty if the job uses the whole table.
@@ -333,11 +334,11 @@ class Step:
             the handles that remove the hooks.
         """
 
-        def keep_and_drop(name: str, parameter: torch.nn.Parameter) -> None:
+        def keep_and_drop(name: str, torch_parameter: torch.nn.Parameter) -> None:
             """Pass the gradient of a parameter to ``keep``, and free its memory."""
-            assert parameter.grad is not None
-            keep(f"gradient:{name}", values_of(parameter.grad))
-            parameter.grad = None
+            assert torch_parameter.grad is not None
+            keep(f"gradient:{name}", values_of(torch_parameter.grad))
+            torch_parameter.grad = None
 
         return [
             parameter.register_post_accumulate_grad_hook(functools.partial(keep_and_drop, name))

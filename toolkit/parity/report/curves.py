@@ -73,10 +73,10 @@ class Point:
         return int(match[1]) if match else None
 
 
-def points_of(tensors: Iterable[Mapping[str, Any]]) -> list[Point]:
+def points_of(tensor_records: Iterable[Mapping[str, Any]]) -> list[Point]:
     """Return a point for each tensor name in records of ``parity.json``, in their order."""
     by_name: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for tensor in tensors:
+    for tensor in tensor_records:
         by_name.setdefault(tensor["name"], {})[tensor["dtype"]] = tensor
     return [_build_point(name, tensors_by_dtype) for name, tensors_by_dtype in by_name.items()]
 

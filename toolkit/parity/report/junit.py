@@ -95,41 +95,45 @@ def _add_case(
     suites.setdefault((verdict, dtype), []).append(element("testcase", outcome, classname=classname, name=name))
 
 
-def _verdict_of(tensor: Mapping[str, Any]) -> str:
+def _verdict_of(tensor_result: Mapping[str, Any]) -> str:
     """Return the verdict that a tensor belongs to: ``semantics`` in float64, otherwise ``rounding``."""
-    return tensor.get("verdict") or ("semantics" if tensor["dtype"] == "float64" else "rounding")
+    return tensor_result.get("verdict") or ("semantics" if tensor_result["dtype"] == "float64" else "rounding")
 
 
 def _tensor_outcome(
-    tensor: Mapping[str, Any], findings: list[dict[str, Any]], accepted_findings: Sequence[Mapping[str, Any]]
+    tensor_result: Mapping[str, Any], findings: list[dict[str, Any]], accepted_findings: Sequence[Mapping[str, Any]]
 ) -> Element | None:
     """Return the outcome of a tensor: None if it passed, skipped if it is noise or accepted, otherwise a failure.
 
     The tensor's finding is removed from ``findings``.
     """
-    verdict = _verdict_of(tensor)
-    if not tensor["informative"]:
-        is_lowered = tensor["dtype"] == "bfloat16"
+    verdict = _verdict_of(tensor_result)
+    if not tensor_result["informative"]:
+        is_lowered = tensor_result["dtype"] == "bfloat16"
         noisy_dtype, decides = ("bfloat16", "others decide") if is_lowered else ("float32", "float64 alone decides")
-        reason = f"the reference's own {noisy_dtype} error is {_describe_noise(tensor)} of the tensor; {decides}"
+        reason = f"the reference's own {noisy_dtype} error is {_describe_noise(tensor_result)} of the tensor; {decides}"
         return element("skipped", message=reason)
-    if tensor["passed"]:
+    if tensor_result["passed"]:
         return None
-    finding = _take_finding(findings, verdict, tensor["name"], tensor["dtype"])
+    finding = _take_finding(findings, verdict, tensor_result["name"], tensor_result["dtype"])
     for accepted in accepted_findings:
-        if (accepted["finding"]["name"], accepted["finding"]["dtype"]) == (tensor["name"], tensor["dtype"]):
+        if (accepted["finding"]["name"], accepted["finding"]["dtype"]) == (
+            tensor_result["name"],
+            tensor_result["dtype"],
+        ):
             return element("skipped", message=f"accepted: {accepted['why']}; {accepted['finding']['message']}")
     figures = (
-        f"error {tensor['error']:.3g}, bound {tensor['bound']:.3g}; "
-        f"largest {tensor['error_max']:.3g}, bound {tensor['bound_max']:.3g}; margin {tensor['margin']:.3g}"
+        f"error {tensor_result['error']:.3g}, bound {tensor_result['bound']:.3g}; "
+        f"largest {tensor_result['error_max']:.3g}, bound {tensor_result['bound_max']:.3g}; "
+        f"margin {tensor_result['margin']:.3g}"
     )
     return _build_failure(f"{finding['message']}; {figures}" if finding else figures, verdict)
 
 
-def _describe_noise(tensor: Mapping[str, Any]) -> str:
+def _describe_noise(tensor_result: Mapping[str, Any]) -> str:
     """Return the rounding noise of a tensor relative to its size, as text."""
-    noise = tensor.get("noise_bfloat16", tensor["noise"])
-    return f"{noise / tensor['rms']:.1e}" if tensor["rms"] else "more than all"
+    noise = tensor_result.get("noise_bfloat16", tensor_result["noise"])
+    return f"{noise / tensor_result['rms']:.1e}" if tensor_result["rms"] else "more than all"
 
 
 def _take_finding(findings: list[dict[str, Any]], verdict: str, name: str, dtype: str) -> dict[str, Any] | None:

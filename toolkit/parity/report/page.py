@@ -113,11 +113,11 @@ def _verdict(content: Mapping[str, Any]) -> str:
     return {0: "PARITY", 1: "DRIFT", 3: "INCONCLUSIVE"}[content["exit_status"]]
 
 
-def _summary(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
+def _summary(tensor_results: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
     """Yield the section with the legend in words, and all distances over their bounds."""
     margins: dict[str, list[float]] = {}
     for heading, _, belongs, _ in CURVES:
-        for tensor in tensors:
+        for tensor in tensor_results:
             if belongs(tensor["kind"]) and tensor["informative"]:
                 part = heading.replace(":", " ").split()[0]
                 margins.setdefault(f"{part}, {tensor['dtype']}", []).append(tensor["margin"])
@@ -126,11 +126,11 @@ def _summary(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
         yield Section("Distance over bound", [legend, draw_margin_chart(margins), MARGIN_CAPTION])
 
 
-def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
+def _curves(tensor_results: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
     """Yield the sections with charts of the errors over the depth of the model."""
     sections = []
     for heading, title, belongs, outer in CURVES:
-        if points := points_of(tensor for tensor in tensors if belongs(tensor["kind"])):
+        if points := points_of(tensor for tensor in tensor_results if belongs(tensor["kind"])):
             ordered_points = points if outer[0] == "embedding" else points[::-1]
             sections.append(Section(heading, [draw_error_chart(ordered_points, title, outer)]))
     if sections:
@@ -216,21 +216,21 @@ def _recomputing_notes(content: Mapping[str, Any]) -> Iterable[str]:
                 )
 
 
-def _tensors(tensors: Sequence[Mapping[str, Any]]) -> Section:
+def _tensors(tensor_results: Sequence[Mapping[str, Any]]) -> Section:
     """Return the section with all compared tensors, the largest margin first."""
-    choices = {key: list(dict.fromkeys(tensor[key] for tensor in tensors)) for key in ("kind", "dtype")}
-    choices["result"] = list(dict.fromkeys(_result(tensor) for tensor in tensors))
-    rows = [(tensor, _result(tensor)) for tensor in tensors]
+    choices = {key: list(dict.fromkeys(tensor[key] for tensor in tensor_results)) for key in ("kind", "dtype")}
+    choices["result"] = list(dict.fromkeys(_result(tensor) for tensor in tensor_results))
+    rows = [(tensor, _result(tensor)) for tensor in tensor_results]
     explanation = "The margin is the error in units of its bound, the larger of RMS and maximum: above 1 it fails."
     compared = render_macro("parity/report/elements.html", "tensor_table", COLUMNS, choices, rows)
-    return Section(f"Tensors compared: {len(tensors)}", [explanation, compared])
+    return Section(f"Tensors compared: {len(tensor_results)}", [explanation, compared])
 
 
-def _result(tensor: Mapping[str, Any]) -> str:
+def _result(tensor_result: Mapping[str, Any]) -> str:
     """Return the word for a tensor's result: ``passed``, ``failed``, or that the dtype is noise."""
-    if not tensor["informative"]:
-        return "bfloat16 is noise" if tensor["dtype"] == "bfloat16" else "float32 is noise"
-    return "passed" if tensor["passed"] else "failed"
+    if not tensor_result["informative"]:
+        return "bfloat16 is noise" if tensor_result["dtype"] == "bfloat16" else "float32 is noise"
+    return "passed" if tensor_result["passed"] else "failed"
 
 
 def _facts(content: Mapping[str, Any]) -> Iterable[Section]:

@@ -320,19 +320,19 @@ def add_effect(trial: Trial, changes: Mapping[str, TensorStats], true_records: M
     return replace(trial, mutant=replace(trial.mutant, harmless=proof), is_still=True)
 
 
-def _relative_change(change: TensorStats, true_record: TensorRecord) -> float:
+def _relative_change(change_stats: TensorStats, true_record: TensorRecord) -> float:
     """Return the change of a tensor by a mutant, relative to the tensor's RMS in R64.
 
     The result is 0 if the tensor is only rounding in R64 itself.
 
     Args:
-        change: figures of the change.
+        change_stats: figures of the change.
         true_record: record of R64's tensor with the noise of float64.
     """
     noise = [run for run in true_record.noise["float64"] if run is not None]
     if not true_record.rms or max(noise, default=0.0) > UNINFORMATIVE * true_record.rms:
         return 0.0
-    return math.inf if change.rms is None else change.rms / true_record.rms
+    return math.inf if change_stats.rms is None else change_stats.rms / true_record.rms
 
 
 def judge_mutants(

@@ -85,10 +85,10 @@ def text_intervals(logits: np.ndarray, labels: np.ndarray) -> dict[str, list[flo
     return bootstrap_intervals(lambda rows: metrics.text_metrics(logits[rows], labels[rows]), len(labels))
 
 
-def score_rows(rows: Dataset, model: LinearModel) -> np.ndarray:
+def score_rows(rows: Dataset, linear_model: LinearModel) -> np.ndarray:
     """Return the scores of the texts of a split, with the texts of only some rows in memory at once."""
     starts = range(0, len(rows), ROWS_AT_ONCE)
-    return np.concatenate([model.score(rows[start : start + ROWS_AT_ONCE]["text"]) for start in starts])
+    return np.concatenate([linear_model.score(rows[start : start + ROWS_AT_ONCE]["text"]) for start in starts])
 
 
 def _num_labels(rows: Dataset) -> int:

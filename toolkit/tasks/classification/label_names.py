@@ -83,17 +83,17 @@ def rename_labels(recipe: Recipe, stored_names: dict[int | str, str]) -> dict[in
     return {index: new_names[name] for index, name in stored_names.items()}
 
 
-def ids_by_name(names: Mapping[int | str, str]) -> tuple[dict[int | str, int], list[str]]:
+def ids_by_name(label_names: Mapping[int | str, str]) -> tuple[dict[int | str, int], list[str]]:
     """Return the id of each stored label, and the names in the order of the ids.
 
     Labels with the same name share an id.
 
     Args:
-        names: name of each stored label.
+        label_names: name of each stored label.
     """
-    unique = list(dict.fromkeys(names.values()))
+    unique = list(dict.fromkeys(label_names.values()))
     positions = {name: index for index, name in enumerate(unique)}
-    return {value: positions[name] for value, name in names.items()}, unique
+    return {value: positions[name] for value, name in label_names.items()}, unique
 
 
 def note_similar(recipe: Recipe, names: Sequence[str]) -> None:

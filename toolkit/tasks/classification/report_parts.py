@@ -22,7 +22,7 @@ def label_names_of(columns: Iterable[str]) -> list[str]:
 
 
 def label_scores(
-    names: Sequence[str], label_metrics: Sequence[np.ndarray], order: Iterable[int], caption: str
+    names: Sequence[str], label_metrics: Sequence[np.ndarray], label_indices: Iterable[int], caption: str
 ) -> Section:
     """Return the section that shows precision, recall and F1 of each label.
 
@@ -30,11 +30,11 @@ def label_scores(
         names: names of the labels, in the order of their ids.
         label_metrics: precision, recall, F1, number of texts with the label, and number of texts with the label as a
             prediction, (labels,) each.
-        order: indices of the labels that are shown.
+        label_indices: indices of the labels that are shown.
         caption: caption of the table.
     """
     precision, recall, f1, support, num_predicted = label_metrics
-    order = list(order)
+    label_indices = list(label_indices)
     rows = [
         (
             name(names[index]),
@@ -44,11 +44,11 @@ def label_scores(
             f"{support[index]:,}",
             f"{num_predicted[index]:,}",
         )
-        for index in order
+        for index in label_indices
     ]
     titles = ("label", "precision", "recall", "F1", "texts", "times given")
     never_predicted = [
-        f"{names[index]} ({support[index]:,})" for index in order if support[index] and not num_predicted[index]
+        f"{names[index]} ({support[index]:,})" for index in label_indices if support[index] and not num_predicted[index]
     ]
     highlight = f"Never predicted: {', '.join(never_predicted[:MAX_IGNORED])}" if never_predicted else ""
     highlight += f" and {len(never_predicted) - MAX_IGNORED} more labels" if len(never_predicted) > MAX_IGNORED else ""

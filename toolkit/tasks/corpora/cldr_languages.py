@@ -135,7 +135,7 @@ def make_document(names: Sequence[str], random: np.random.Generator, options: Op
     return SEPARATOR.join(chosen_names)
 
 
-def generator(seed: int, *key: str | int) -> np.random.Generator:
+def generator(seed: int, *key_parts: str | int) -> np.random.Generator:
     """Return a generator seeded by a key: a further language does not change the documents of the others."""
-    digest = hashlib.sha256("/".join(map(str, (seed, *key))).encode()).digest()
+    digest = hashlib.sha256("/".join(map(str, (seed, *key_parts))).encode()).digest()
     return np.random.default_rng(np.frombuffer(digest, dtype=np.uint32))

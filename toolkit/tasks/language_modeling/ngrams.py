@@ -64,9 +64,9 @@ class KneserNey:
         probabilities[:, 1:] = self._probability(3, trigrams, probabilities[:, 1:])
         return -np.log(probabilities[is_token[:, 1:]])
 
-    def _probability(self, order: int, grams: np.ndarray, lower: np.ndarray) -> np.ndarray:
+    def _probability(self, max_order: int, grams: np.ndarray, lower: np.ndarray) -> np.ndarray:
         """Return p(last token | tokens before it), interpolated with the probabilities of the lower order."""
-        ngram_order = self.orders[order - 1]
+        ngram_order = self.orders[max_order - 1]
         counts = _look_up(ngram_order.grams, ngram_order.counts, grams)
         totals, kinds = (
             _look_up(ngram_order.contexts, values, grams // self.size)
@@ -118,19 +118,19 @@ def token_surprises(
     return np.concatenate(surprises)
 
 
-def _ngrams_of(rows: np.ndarray, lengths: np.ndarray, order: int, size: int) -> np.ndarray:
+def _ngrams_of(rows: np.ndarray, lengths: np.ndarray, ngram_order: int, size: int) -> np.ndarray:
     """Return the n-grams of all rows, each as one number.
 
     Args:
         rows: token ids, (rows, length).
         lengths: number of tokens of each row, (rows,).
-        order: number of tokens of an n-gram.
+        ngram_order: number of tokens of an n-gram.
         size: size of the vocabulary, the base of the numbers.
     """
-    width = rows.shape[1] - order + 1
-    is_token = np.arange(order - 1, rows.shape[1]) < lengths[:, None]
+    width = rows.shape[1] - ngram_order + 1
+    is_token = np.arange(ngram_order - 1, rows.shape[1]) < lengths[:, None]
     ngrams = np.zeros((len(rows), max(0, width)), np.int64)
-    for offset in range(order):
+    for offset in range(ngram_order):
         ngrams = ngrams * size + rows[:, offset : offset + ngrams.shape[1]]
     return ngrams[is_token[:, : ngrams.shape[1]]]
 
@@ -150,9 +150,9 @@ def _count_order(grams: np.ndarray, counts: np.ndarray, size: int) -> _NgramOrde
     return _NgramOrder(grams, counts, contexts, totals, np.diff(np.append(first_indices, len(grams))), discount)
 
 
-def _look_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
+def _look_up(ngram_keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """Return the value of each queried key, or 0 if the key does not exist."""
-    if not len(keys):
+    if not len(ngram_keys):
         return np.zeros(queries.shape, np.int64)
-    indices = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
-    return np.where(keys[indices] == queries, values[indices], 0)
+    indices = np.minimum(np.searchsorted(ngram_keys, queries), len(ngram_keys) - 1)
+    return np.where(ngram_keys[indices] == queries, values[indices], 0)

@@ -53,9 +53,9 @@ def tag_words(
     return predicted_tags
 
 
-def _features_of_texts(texts: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+def _features_of_texts(words_by_text: Sequence[Sequence[str]]) -> Iterator[list[str]]:
     """Yield the features of each word of each text."""
-    for words in texts:
+    for words in words_by_text:
         features_of_words = [_word_features(word) for word in words]
         for index in range(len(words)):
             features = ["bias"]

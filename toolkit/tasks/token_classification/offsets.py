@@ -118,9 +118,9 @@ def _span(fields: Any, item: Any) -> EntitySpan:
     raise ValueError(f"has {shown_item!r:.60} as an entity; it should be {right}")
 
 
-def _first_of(fields: Mapping[str, Any], keys: Sequence[str]) -> Any:
+def _first_of(fields: Mapping[str, Any], key_names: Sequence[str]) -> Any:
     """Return the first value, other than None, that a mapping has for one of the keys; None without one."""
-    return next((fields[key] for key in keys if fields.get(key) is not None), None)
+    return next((fields[key] for key in key_names if fields.get(key) is not None), None)
 
 
 def _whole(place: Any) -> int | None:

@@ -147,11 +147,11 @@ def _as_list(label: Any) -> Any:
     return parse_value(label) if isinstance(label, str) else label
 
 
-def counting_in(pairs: Iterable[tuple[Any, Any]]) -> Counting:
+def counting_in(labeled_texts: Iterable[tuple[Any, Any]]) -> Counting:
     """Return how the offsets in pairs of texts and entities are counted; invalid pairs are left out."""
 
     def spans() -> Iterator[Any]:
-        for text, label in pairs:
+        for text, label in labeled_texts:
             label = _as_list(label)
             if not isinstance(text, str) or not isinstance(label, list) or not label:
                 continue

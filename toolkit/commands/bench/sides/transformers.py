@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from models.families import FAMILIES
 from toolkit.commands.bench.serve import RunFn, serve_orders
@@ -77,7 +78,7 @@ def _prepare_tokenization(workload: Workload) -> RunFn:
     return lambda: float(sum(map(len, tokenizer(texts)["input_ids"])))
 
 
-def _load_model(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+def _load_model(workload: Workload) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """Return the reference's model in training mode, and the batch.
 
     Args:
@@ -98,7 +99,7 @@ def _load_model(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Te
     return model, load_file(folder / "batch.safetensors")
 
 
-def _parameter_groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+def _parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     """Return the optimizer's parameter groups, one with weight decay and one without.
 
     Args:

@@ -686,22 +686,22 @@ class StreamedCTRL:
         return {}
 
 
-def fill_parameter(parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
+def fill_parameter(torch_parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
     """Set a parameter to nudged values (:func:`.step.nudge_copy`).
 
     In the host's memory the values are nudged in place, because copies of a large layer would take as much memory
     again.
 
     Args:
-        parameter: parameter of a layer or norm.
+        torch_parameter: parameter of a layer or norm.
         value: new values in float32.
         nudge: number of the nudge; 0 for unchanged values.
     """
-    if parameter.device.type != "cpu":
-        value = nudge_copy(value, parameter.dtype, nudge)
-    parameter.copy_(value)
-    if parameter.device.type == "cpu":
-        nudge_tensor_(parameter.detach(), nudge)
+    if torch_parameter.device.type != "cpu":
+        value = nudge_copy(value, torch_parameter.dtype, nudge)
+    torch_parameter.copy_(value)
+    if torch_parameter.device.type == "cpu":
+        nudge_tensor_(torch_parameter.detach(), nudge)
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:

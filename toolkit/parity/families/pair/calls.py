@@ -118,9 +118,9 @@ class CallRecorder:
             if TensorName.parse(name).kind == "input":
                 self.entry_lines[name] = calling_line()
 
-    def copy_source(self, value: paddle.Tensor, source: paddle.Tensor) -> None:
+    def copy_source(self, value: paddle.Tensor, source_tensor: paddle.Tensor) -> None:
         """Record that ``value`` comes from the same call as ``source``."""
-        value._call = getattr(source, "_call", None)
+        value._call = getattr(source_tensor, "_call", None)
 
     def _call_number(self, value: paddle.Tensor) -> int | None:
         """Return the number of the call of this run that computed a tensor; None if no call did."""

@@ -586,7 +586,7 @@ def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.
     }
 
 
-def find_place(layers: Mapping[str, nn.Layer], path: str) -> Place:
+def find_place(layers_by_path: Mapping[str, nn.Layer], path: str) -> Place:
     """Return the source location of a layer.
 
     It consists of the layer's class, the line of the outer layer's code that creates the layer, and the line of the
@@ -594,16 +594,16 @@ def find_place(layers: Mapping[str, nn.Layer], path: str) -> Place:
     outer layer's class is used.
 
     Args:
-        layers: all layers of the port by path.
+        layers_by_path: all layers of the port by path.
         path: path of the layer.
     """
-    layer = layers[path]
+    layer = layers_by_path[path]
     outer_path, _, attribute = path.rpartition(".")
     while attribute.isdigit() and outer_path:  # for a member of a list, find the line that creates the list
         outer_path, _, attribute = outer_path.rpartition(".")
     creation_line = None
-    if outer_path in layers:
-        outer_class = type(layers[outer_path])
+    if outer_path in layers_by_path:
+        outer_class = type(layers_by_path[outer_path])
         creation_line = line_of(outer_class, rf"\b\w+\.{attribute}\b.*=") or line_of(outer_class, r"class ")
     class_line = None if is_paddle_layer(layer) else line_of(type(layer), r"class ")
     lines = ", ".join(filter(None, [creation_line, class_line and f"class at {class_line}"]))

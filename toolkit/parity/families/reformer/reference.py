@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import ReformerConfig
 from transformers.modeling_outputs import TokenClassifierOutput
@@ -118,7 +119,7 @@ class ReformerStep(Step):
         """Return the configuration of transformers for the job's configuration keys."""
         return ReformerConfig(**keys, use_cache=False)
 
-    def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
+    def positions_of(self, model: nn.Module) -> dict[str, np.ndarray]:
         """Return both factors of the axial position table, for texts of rows * columns tokens.
 
         The first factor, (rows, 1, width), is read at the first token of each row, and the second, (1, columns,
@@ -236,7 +237,7 @@ class ReformerStep(Step):
         """
         if not isinstance(self.model, modeling_reformer.ReformerModelWithLMHead):
             return
-        input_ids, earlier_inputs = self._inputs()["input_ids"], dict[torch.nn.Module, torch.Tensor]()
+        input_ids, earlier_inputs = self._inputs()["input_ids"], dict[nn.Module, torch.Tensor]()
         for number, inputs in enumerate(split_for_decoding(self._inputs()), 1):
             length = inputs["attention_mask"].shape[1]
             num_padding = padded_length(self.config, length) - length
@@ -344,9 +345,7 @@ def replay_decoding_buckets(
 
 
 @contextlib.contextmanager
-def keep_inputs(
-    model: torch.nn.Module, earlier_inputs: dict[torch.nn.Module, torch.Tensor], length: int
-) -> Iterator[None]:
+def keep_inputs(model: nn.Module, earlier_inputs: dict[nn.Module, torch.Tensor], length: int) -> Iterator[None]:
     """Replace each attention's input at earlier positions inside the ``with`` block, and keep the input for later.
 
     Args:
@@ -356,7 +355,7 @@ def keep_inputs(
         length: number of tokens of the text, without padding.
     """
 
-    def replace_input(attention: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def replace_input(attention: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Return an attention's arguments with the stored input at earlier positions, and store the new input."""
         hidden_states = kwargs["hidden_states"]
         earlier = earlier_inputs.get(attention, hidden_states[:, :0])
@@ -375,7 +374,7 @@ def keep_inputs(
             hook.remove()
 
 
-def restore_bias(model: torch.nn.Module) -> bool:
+def restore_bias(model: nn.Module) -> bool:
     """Let the language-model head of a model add its bias, and return whether the head did not add it before."""
     head: Any = getattr(model, "lm_head", None)
     lacks_bias = head is not None and head.decoder.bias is None and isinstance(head.bias, torch.nn.Parameter)
@@ -407,7 +406,7 @@ def bucket_margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets: in
 
 
 def bucket_slacks(
-    draws: Mapping[str, np.ndarray],
+    draw_values: Mapping[str, np.ndarray],
     records: Mapping[str, TensorRecord],
     run: str = TRAINING,
     dtype: str = "float32",
@@ -419,15 +418,15 @@ def bucket_slacks(
     of two components. The result is infinite if the vectors are not finite.
 
     Args:
-        draws: recorded draws of the run, by name.
+        draw_values: recorded draws of the run, by name.
         records: tensors of R64 with the noise of each dtype, by name.
         run: name of the run that hashes the vectors, such as `training`.
         dtype: dtype of the vectors. They are always hashed in float32.
     """
     slacks = {}
-    names = map(TensorName.parse, draws)
+    names = map(TensorName.parse, draw_values)
     for name in (tensor_name.module for tensor_name in names if tensor_name.kind == "buckets"):
-        rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
+        rotations = draw_values[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
         column_norm = float(np.sqrt((rotations**2).sum(1)).max())
         vectors = records[name_in_run(run, f"output:{name}.query_key")]
         noise = [error for error in vectors.noise[dtype] if error is not None]
@@ -501,7 +500,7 @@ def require_gradients() -> Iterator[None]:
 
 
 def _attend_cleanly(
-    layer: torch.nn.Module, attention_arguments: Mapping, normalizer: ExactNormalizer, hidden_states: torch.Tensor
+    layer: nn.Module, attention_arguments: Mapping, normalizer: ExactNormalizer, hidden_states: torch.Tensor
 ) -> torch.Tensor:
     """Return the output of a layer's attention with an exact softmax, (B, T, hidden).
 

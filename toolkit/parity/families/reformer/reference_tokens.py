@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import transformers
@@ -77,7 +78,7 @@ class ByteReference:
 
     padding_side = "right"
 
-    def __call__(self, texts: list[str], **options: Any) -> dict:
+    def __call__(self, texts: Sequence[str], **options: Any) -> dict:
         """Return ``input_ids`` and ``attention_mask`` of texts, as lists of rows.
 
         Args:
