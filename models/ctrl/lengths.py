@@ -65,5 +65,11 @@ def stretch_unit(config: Mapping[str, Any], num_chunks: int) -> int:
 
 
 def stretch_config(config: Mapping[str, Any], length: int, full_length: int) -> dict[str, Any]:
-    """Return the configuration keys that change for the same model on the first ``length`` tokens: none."""
+    """Return the configuration keys that change for the same model on the first ``length`` tokens: none.
+
+    Args:
+        config: resolved configuration (``schema.resolve``).
+        length: number of tokens of the shorter texts.
+        full_length: number of tokens of the longest texts.
+    """
     return {}

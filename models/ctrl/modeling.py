@@ -60,6 +60,7 @@ class CTRLModel(CTRLPretrainedModel):
         self.enable_recompute = False
 
     def get_input_embeddings(self) -> nn.Embedding:
+        """Return the layer that embeds token ids, without positions."""
         return self.w
 
     def table_in(self, dtype: paddle.dtype) -> Tensor:

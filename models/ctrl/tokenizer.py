@@ -381,6 +381,11 @@ def _learn_merges(unique_words: Counter[str], characters: list[str], max_merges:
 def _limit_merges(merges: list[tuple[str, str]], max_merges: int, codes: list[str]) -> list[tuple[str, str]] | None:
     """Return the longest prefix of the merges that fits together with the merges of the control codes.
 
+    Args:
+        merges: pairs of pieces to merge, in the order of learning.
+        max_merges: maximum number of merges of the result.
+        codes: control codes; each code must be one token.
+
     Returns:
         At most ``max_merges`` merges; None if the merges of the control codes alone are more.
     """

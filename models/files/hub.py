@@ -93,7 +93,13 @@ def _find_cached_snapshot(request: HubRequest, error: HubError) -> Path:
 
 
 def _missing_cache_error(request: HubRequest, error: HubError, file: str) -> HubError:
-    """Return the error to raise if a file is not cached: offline, an error with its name; otherwise ``error``."""
+    """Return the error to raise if a file is not cached: offline, an error with its name; otherwise ``error``.
+
+    Args:
+        request: requested checkpoint.
+        error: error of the attempted download.
+        file: name of the file that is not cached.
+    """
     return offline_error(request._replace(file=file)) if error.reason == "offline" else error
 
 

@@ -169,7 +169,13 @@ class _Array:
 
 
 def _reconstruct(array_type: Any, shape: Any, code: Any) -> _Array:
-    """Return an empty array, as ``numpy.core.multiarray._reconstruct``."""
+    """Return an empty array, as ``numpy.core.multiarray._reconstruct``.
+
+    Args:
+        array_type: type of the array, which must be the stand-in of ``numpy.ndarray``.
+        shape: placeholder shape, which is ignored; the array's state has the shape.
+        code: placeholder type code, which is ignored.
+    """
     if array_type is not NDARRAY:
         raise _RefusedError("asks for an array of a kind that Paddle does not write")
     return _Array()

@@ -80,6 +80,7 @@ class TanhGELU(nn.Layer):
     """A layer that computes :func:`tanh_gelu`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Return :func:`tanh_gelu` of each number of ``x``, of any shape."""
         return tanh_gelu(x)
 
 
@@ -87,6 +88,7 @@ class SiLU(nn.Layer):
     """A layer that computes :func:`silu`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Return :func:`silu` of each number of ``x``, of any shape."""
         return silu(x)
 
 
@@ -94,6 +96,7 @@ class Tanh(nn.Layer):
     """A layer that computes :func:`tanh`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Return :func:`tanh` of each number of ``x``, of any shape."""
         return tanh(x)
 
 

@@ -111,7 +111,13 @@ def random_mask(threshold: int, shape: Sequence[int]) -> paddle.Tensor:
 
 
 def keep(x: paddle.Tensor, keep_mask: paddle.Tensor, scale: float) -> paddle.Tensor:
-    """Return ``x * keep_mask * scale``; the mask is bool and has the shape of ``x``."""
+    """Return ``x * keep_mask * scale``; the mask is bool and has the shape of ``x``.
+
+    Args:
+        x: input of any shape.
+        keep_mask: whether dropout keeps each number, bool of the shape of ``x``.
+        scale: factor of the numbers that are kept, 1 / (1 - dropout rate).
+    """
     return _run_loop("keep", x=x, keep_mask=keep_mask, scale=scale)["out"]
 
 
@@ -298,7 +304,13 @@ def cross_entropy_backward(
 
 
 def keys(x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
-    """Scale rows of ``x`` (..., D) by ``factor`` / sqrt(mean square + epsilon)."""
+    """Scale rows of ``x`` (..., D) by ``factor`` / sqrt(mean square + epsilon).
+
+    Args:
+        x: rows to scale, (..., D).
+        epsilon: number that is added to the mean square of each row.
+        factor: root of the mean square of each result row, if epsilon is 0.
+    """
     return _run_loop("key_rows", x=x, epsilon=epsilon, factor=factor)["out"]
 
 
@@ -392,7 +404,15 @@ class _ChunkAttention(PyLayer):
 
     @staticmethod
     def forward(ctx, query, key, value, masks, returns_normalizer):
-        """Return the attention output by :func:`attend_chunks`, and the log-normalizer if ``returns_normalizer``."""
+        """Return the attention output by :func:`attend_chunks`, and the log-normalizer if ``returns_normalizer``.
+
+        Args:
+            query: queries, (N, n, C, D).
+            key: keys, of the same shape.
+            value: values, of the same shape.
+            masks: keys that each query sees, :class:`Masks`.
+            returns_normalizer: whether the logs of the softmax normalizers, (N, n, C, 1), are returned, too.
+        """
         context, log_normalizer = attend_chunks(query, key, value, *masks, returns_normalizer)
         ctx.masks = masks
         ctx.needs_gradient = [not tensor.stop_gradient for tensor in (query, key, value)]

@@ -35,7 +35,13 @@ _compile_once = njit(error_model="numpy", fastmath={"reassoc", "contract"})
 
 @njit(inline="always")
 def _four_rows(matrix, row, columns):
-    """Return a slice of columns of four rows, from ``row``."""
+    """Return a slice of columns of four rows, from ``row``.
+
+    Args:
+        matrix: matrix of any shape, (rows, width).
+        row: index of the first row.
+        columns: slice of the columns.
+    """
     return matrix[row, columns], matrix[row + 1, columns], matrix[row + 2, columns], matrix[row + 3, columns]
 
 
@@ -239,7 +245,14 @@ def decoder_step(call):
 
 @_compile_once
 def _write_key(vector, key, is_shared, epsilon):
-    """Write a vector over the root of its length; if the query is the key (``is_shared``), with mean square 1."""
+    """Write a vector over the root of its length; if the query is the key (``is_shared``), with mean square 1.
+
+    Args:
+        vector: projection of the hidden state, (D,).
+        key: key, the result, (D,).
+        is_shared: whether queries and keys have the same projection, as in LSH attention.
+        epsilon: number that is added to the mean square of a shared vector.
+    """
     depth = vector.shape[0]
     divisor, squares = math.sqrt(np.float32(depth)), np.float32(0.0)
     if is_shared:
@@ -277,7 +290,13 @@ def _hash_vector(vector, rotations, factors, rotated, turn):
 
 @_compile_once
 def _count_up_to(buckets, bucket, count):
-    """Count the first ``count`` buckets that are not above ``bucket``."""
+    """Count the first ``count`` buckets that are not above ``bucket``.
+
+    Args:
+        buckets: bucket of each position in one hash round, (T,).
+        bucket: bucket to compare with.
+        count: number of positions that are compared.
+    """
     total = 0
     for position in range(count):
         total += 1 if buckets[position] <= bucket else 0
@@ -286,7 +305,13 @@ def _count_up_to(buckets, bucket, count):
 
 @_compile_once
 def _insert_sorted(buckets, order, position):
-    """Insert a position into the order of the earlier positions, behind those in the same bucket."""
+    """Insert a position into the order of the earlier positions, behind those in the same bucket.
+
+    Args:
+        buckets: bucket of each position in one hash round, (T,).
+        order: positions sorted by bucket, then by position; ``position`` is inserted in place.
+        position: number of earlier positions, which is also the position to insert.
+    """
     rank = _count_up_to(buckets, buckets[position], position)
     for slot in range(position, rank, -1):
         order[slot] = order[slot - 1]

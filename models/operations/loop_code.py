@@ -120,7 +120,13 @@ def _engine() -> llvm.ExecutionEngine:
 
 
 def _object_file(loop: str, assembly: str, symbol: str) -> bytes:
-    """Compile LLVM assembly to machine code, and rename its function ``symbol`` to the name of the loop."""
+    """Compile LLVM assembly to machine code, and rename its function ``symbol`` to the name of the loop.
+
+    Args:
+        loop: name of the loop, a key of :data:`models.operations.loop_arguments.DECLARED`.
+        assembly: LLVM assembly of the loop's module, with its helper functions.
+        symbol: name of the loop's function in the assembly.
+    """
     module = llvm.parse_assembly(assembly)
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:

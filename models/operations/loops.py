@@ -49,7 +49,13 @@ _free_bytes = types.ExternalFunction("free", types.void(types.int64))
 
 
 def _define_cast(source_type: types.Type, target_type: types.Type, instruction: str) -> Callable:
-    """Return a function for loops that casts a value by an instruction of LLVM."""
+    """Return a function for loops that casts a value by an instruction of LLVM.
+
+    Args:
+        source_type: Numba type of the argument.
+        target_type: Numba type of the result.
+        instruction: method of LLVM's instruction builder, such as ``bitcast``.
+    """
 
     @intrinsic
     def cast(context, value):
@@ -176,6 +182,11 @@ def draw_mask(mask, seed, threshold):
     """Write whether 16-bit random numbers reach the threshold.
 
     Four of them are one 64-bit number of SplitMix64. A cell depends only on the seed and the cell's index.
+
+    Args:
+        mask: result, one byte of 0 or 1 for each cell, (cells,).
+        seed: start of the sequence of random numbers, 64 bits.
+        threshold: smallest 16-bit number that sets a cell, from 0 to 65536.
     """
     cells, threshold, state = mask.shape[0], np.uint64(threshold), np.uint64(seed)
     low = np.uint64(0xFFFF)
@@ -214,7 +225,13 @@ def keep(x, keep_mask, out, scale):
 
 @compiled_loop()
 def rectify(x, gate, out):
-    """Write x where the gate is above 0 or NaN, and 0 elsewhere."""
+    """Write x where the gate is above 0 or NaN, and 0 elsewhere.
+
+    Args:
+        x: input, (numbers,): the input of ReLU, or in the backward the gradient of its output.
+        gate: numbers that decide, (numbers,): the input of ReLU, or in the backward its output.
+        out: result, (numbers,).
+    """
     first, last = _own_share(x.shape[0])
     x, gate, out = x[first:last], gate[first:last], out[first:last]
     for i in range(last - first):
@@ -226,7 +243,14 @@ def rectify(x, gate, out):
 
 @njit(inline="always")
 def _overlap(first, last, begin, count):
-    """Return the part of ``count`` items from ``begin`` that is in ``first`` to ``last``, relative to ``begin``."""
+    """Return the part of ``count`` items from ``begin`` that is in ``first`` to ``last``, relative to ``begin``.
+
+    Args:
+        first: index of the first item of a thread's share.
+        last: index after the last item of the share.
+        begin: index of the first of the ``count`` items.
+        count: number of items.
+    """
     start = max(first - begin, 0)
     return start, max(min(last - begin, count), start)
 
@@ -258,6 +282,13 @@ def adamw(beta1, beta2, epsilon, factor, parameters):
     """Update parameters by a step of AdamW, in place.
 
     Gradients are multiplied by ``factor``. The powers of beta1 and beta2 belong to the current step.
+
+    Args:
+        beta1: decay rate of the first moments.
+        beta2: decay rate of the second moments.
+        epsilon: number that is added to the roots of the second moments.
+        factor: factor of the gradients.
+        parameters: table of the records ``adamw_parameter``: arrays and rates of each parameter.
     """
     rest1, rest2 = np.float32(1.0) - beta1, np.float32(1.0) - beta2
     numbers = 0
@@ -304,7 +335,13 @@ def add_row(x, row):
 
 @compiled_loop()
 def scale_columns(table, factors, out):
-    """Copy the table for each example, and multiply each column by its factor."""
+    """Copy the table for each example, and multiply each column by its factor.
+
+    Args:
+        table: table, (rows, columns, width).
+        factors: factor of each column in each example, (B, columns).
+        out: result, (B, rows, columns, width).
+    """
     batch, rows, columns, width = out.shape
     positions = rows * columns
     for index in _own_rows(batch * positions):
@@ -336,7 +373,13 @@ def scale_columns_backward(grad, factors, out):
 
 @compiled_loop()
 def gather_rows(x, index, out):
-    """Write sums of rows of x: a row of the result is the sum of one row in each round."""
+    """Write sums of rows of x: a row of the result is the sum of one row in each round.
+
+    Args:
+        x: matrix, (source rows, width).
+        index: source row of each result row in each round, (rounds, rows).
+        out: result, (rows, width).
+    """
     rounds, rows = index.shape
     width = x.shape[1]
     for row in _own_rows(rows):
@@ -406,7 +449,16 @@ def norm_rows(x, gain, bias, out, epsilon):
 
 @compiled_loop("reassoc", "contract")
 def norm_rows_backward(grad, x, gain, out, sums, epsilon):
-    """Write the gradient of x; and for each block of BLOCK_ROWS rows the sums over its rows for gain and bias."""
+    """Write the gradient of x; and for each block of BLOCK_ROWS rows the sums over its rows for gain and bias.
+
+    Args:
+        grad: gradient of the output of :func:`norm_rows`, (rows, width).
+        x: input of :func:`norm_rows`, (rows, width).
+        gain: factor of each column, (width,).
+        out: gradient of ``x``, a result, (rows, width).
+        sums: gradients of gain and bias, summed over the rows of each block, a result, (blocks, 2, width).
+        epsilon: number that is added to the variance of each row.
+    """
     rows, width = x.shape
     for block in _own_rows(sums.shape[0]):
         grad_gain, grad_bias = sums[block, 0], sums[block, 1]
@@ -507,7 +559,15 @@ def _softmax_in_place(row, width):
 
 @compiled_loop("reassoc", "contract")
 def softmax_rows(scores, bias, has_bias, out, divisor):
-    """Write the softmax of scores / divisor + bias; a group of rows is several times the queries of the bias."""
+    """Write the softmax of scores / divisor + bias; a group of rows is several times the queries of the bias.
+
+    Args:
+        scores: scores, (rows, width).
+        bias: bias, (groups, queries, width), which is read only if ``has_bias``.
+        has_bias: whether a bias is added.
+        out: probabilities, the result, (rows, width).
+        divisor: divisor of the scores.
+    """
     rows, width = scores.shape
     groups, queries, _ = bias.shape
     rows_of_group = rows // groups
@@ -524,7 +584,15 @@ def softmax_rows(scores, bias, has_bias, out, divisor):
 
 @njit(inline="always")
 def _softmax_gradient(grad, weights, out, width, grad_log_normalizer):
-    """Write the gradient of a row's scores, of the gradients of its softmax and of the log of its normalizer."""
+    """Write the gradient of a row's scores, of the gradients of its softmax and of the log of its normalizer.
+
+    Args:
+        grad: gradient of the row's softmax, (width,).
+        weights: softmax of the row, (width,).
+        out: gradient of the scores, the result, (width,).
+        width: length of the row.
+        grad_log_normalizer: gradient of the log of the row's normalizer, a number.
+    """
     mean, top = np.float32(0.0), np.int32(0)
     for i in range(width):
         mean += grad[i] * weights[i]
@@ -711,7 +779,14 @@ def _multiply(a, b, out, is_a_transposed, is_b_transposed, is_added):
 
 @njit(inline="always")
 def _position(call, ring, chunk, row):
-    """Return the position of a query or key in its text; 0 if no mask needs it."""
+    """Return the position of a query or key in its text; 0 if no mask needs it.
+
+    Args:
+        call: arguments of the loop; only ``positions`` and ``has_positions`` are read.
+        ring: index of the example and head, whose chunks form a ring.
+        chunk: index of the chunk in its ring.
+        row: index of the query or key in its chunk.
+    """
     return np.int32(call.positions[ring, chunk, row]) if call.has_positions else np.int32(0)
 
 
@@ -738,7 +813,16 @@ def _mask_row(call, position, key_positions, hidden_until, row, masked_value, ow
 
 @njit(inline="always")
 def _weigh_keys(call, ring, chunk, weights, key_positions, hidden_until):
-    """Write the softmax of a chunk's masked scores, (size, keys), and the other arguments of :func:`_mask_row`."""
+    """Write the softmax of a chunk's masked scores, (size, keys), and the other arguments of :func:`_mask_row`.
+
+    Args:
+        call: arguments of the attention loop.
+        ring: index of the example and head, whose chunks form a ring.
+        chunk: index of the queries' chunk in its ring.
+        weights: softmax of the scores, a result, (size, keys).
+        key_positions: position of each key in its text, a result, int32 (keys,).
+        hidden_until: first position of a query that sees each key, a result, int32 (keys,).
+    """
     size, order = call.query.shape[2], call.order[chunk]
     for part in range(order.shape[0]):
         key_chunk, begin = order[part], part * size

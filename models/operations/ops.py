@@ -87,7 +87,13 @@ class _UnitMeanSquare(PyLayer):
 
 
 def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle.Tensor:
-    """Divide ``x`` (..., D) by the root of its mean square over D plus epsilon, and by ``divisor``."""
+    """Divide ``x`` (..., D) by the root of its mean square over D plus epsilon, and by ``divisor``.
+
+    Args:
+        x: input, (..., D).
+        epsilon: number that is added to the mean square of each row.
+        divisor: divisor of the result.
+    """
     if compiled.supports_compiled(x, loop="keys") and not splits_loops():
         return _UnitMeanSquare.apply(x, epsilon, 1.0 / divisor)
     mean_square = at("mean_square", (x * x).mean(-1, keepdim=True))
@@ -112,6 +118,7 @@ class ReLU(nn.ReLU):
     """The larger of a number and 0."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Return the larger of 0 and each number of ``x``, of any shape."""
         return _ReLU.apply(x) if compiled.supports_compiled(x) else F.relu(x)
 
 
@@ -268,6 +275,7 @@ class Linear(nn.Linear):
     """A layer that computes :func:`linear`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Return x W + b, (..., out), for ``x`` (..., in)."""
         return linear(x, self.weight, self.bias)
 
 
@@ -342,6 +350,7 @@ class LayerNorm(nn.LayerNorm):
     """A layer that computes :func:`layer_norm`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Return the layer norm of ``x`` (..., width), with the weight and bias of this layer."""
         return layer_norm(x, self.weight, self.bias, self._epsilon)
 
 
@@ -393,7 +402,13 @@ def _apply_masks(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, flo
 class _CompiledSoftmax(PyLayer):
     @staticmethod
     def forward(ctx, scores, divisor, bias):
-        """Return softmax(scores / divisor + bias) over the last axis by a compiled loop; the bias may be None."""
+        """Return softmax(scores / divisor + bias) over the last axis by a compiled loop; the bias may be None.
+
+        Args:
+            scores: scores, (B, heads, T, K); of any shape without a bias.
+            divisor: divisor of the scores.
+            bias: bias, (T, K) or (B, 1 or heads, T, K), or None; it gets no gradient.
+        """
         probabilities = compiled.softmax(scores, divisor, bias)
         ctx.save_for_backward(probabilities)
         ctx.divisor, ctx.has_bias = divisor, bias is not None
@@ -598,7 +613,13 @@ def _supports_compiled_mask(x: paddle.Tensor, keep_mask: paddle.Tensor) -> bool:
 class _DropoutMask(PyLayer):
     @staticmethod
     def forward(ctx, x, keep_mask, scale):
-        """Return x multiplied by ``scale`` where ``keep_mask`` is True, and 0 elsewhere."""
+        """Return x multiplied by ``scale`` where ``keep_mask`` is True, and 0 elsewhere.
+
+        Args:
+            x: input of any shape.
+            keep_mask: whether dropout keeps each number, bool; its shape broadcasts to the shape of ``x``.
+            scale: factor of the numbers that are kept.
+        """
         ctx.keep_mask, ctx.scale = keep_mask, scale
         if _supports_compiled_mask(x, keep_mask):
             return compiled.keep(x, keep_mask, scale)

@@ -26,7 +26,13 @@ class Source(Protocol):
         """Draw a dropout mask: bool of ``shape``, each element False, which drops it, with probability ``p``."""
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
-        """Draw standard normal numbers of ``shape``; with a seed, the same numbers each time."""
+        """Draw standard normal numbers of ``shape``; with a seed, the same numbers each time.
+
+        Args:
+            shape: shape of the result.
+            dtype: dtype of the result, such as ``float32``.
+            seed: seed of the numbers; None to continue the sequence of this source.
+        """
 
     def state(self) -> object:
         """Return the current state, so that :meth:`restore` can repeat all later draws."""
@@ -116,11 +122,18 @@ class Dropout(nn.Layer):
         self.p = p
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Return ``x``, of any shape, after dropout at rate ``p`` in training, and unchanged in evaluation."""
         return dropout(x, self.p, self.training)
 
 
 def normal(shape: Sequence[int], dtype: str, seed: int | None = None) -> paddle.Tensor:
-    """Draw standard normal numbers of ``shape``; with a seed, the same each time, without effect on other draws."""
+    """Draw standard normal numbers of ``shape``; with a seed, the same each time, without effect on other draws.
+
+    Args:
+        shape: shape of the result.
+        dtype: dtype of the result, such as ``float32``.
+        seed: seed of the numbers; None to continue the sequence of the source.
+    """
     return _source.normal(shape, dtype, seed)
 
 

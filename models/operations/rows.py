@@ -84,7 +84,13 @@ def cache_if_eager(make_order: Callable[..., Order]) -> Callable[..., Order]:
 
 @cache_if_eager
 def heads_first(batch: int, length: int, heads: int) -> Order:
-    """Return the order that sorts rows by (batch, head, position), from (batch, position, head)."""
+    """Return the order that sorts rows by (batch, head, position), from (batch, position, head).
+
+    Args:
+        batch: number of texts.
+        length: number of positions of each text.
+        heads: number of heads.
+    """
     rows = paddle.arange(batch * length * heads, dtype="int64")
     index = rows.reshape([-1, length, heads]).transpose([0, 2, 1]).flatten()
     inverse = rows.reshape([-1, heads, length]).transpose([0, 2, 1]).flatten()

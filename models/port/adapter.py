@@ -83,7 +83,13 @@ def _full_name(prefix: str, name: str) -> str:
 
 
 def _replace_layer(model: nn.Layer, name: str, new_layer: nn.Layer) -> None:
-    """Replace the sublayer of the given name by a new layer."""
+    """Replace the sublayer of the given name by a new layer.
+
+    Args:
+        model: model whose sublayer is replaced, in place.
+        name: full name of the sublayer, such as ``encoder.layers.0.query``.
+        new_layer: layer that gets this name.
+    """
     parent_name, _, attribute = name.rpartition(".")
     parent = dict(model.named_sublayers(include_self=True))[parent_name]
     setattr(parent, attribute, new_layer)

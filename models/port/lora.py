@@ -117,7 +117,13 @@ def merge_weights(weights: Mapping[str, np.ndarray], lora: LoRA) -> Mapping[str,
 
 
 def _merge_weight(weights: Mapping[str, np.ndarray], name: str, scale: float) -> np.ndarray:
-    """Return W0 + scale * B A, computed in float64, for an adapted weight, and any other weight unchanged."""
+    """Return W0 + scale * B A, computed in float64, for an adapted weight, and any other weight unchanged.
+
+    Args:
+        weights: all parameters of the adapted model, by name.
+        name: name of the parameter to return.
+        scale: factor of the product B A, alpha / r.
+    """
     value, layer_name = weights[name], name.removesuffix(".weight")
     if f"{layer_name}.{A}.weight" not in weights:
         return value

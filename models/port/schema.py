@@ -92,7 +92,14 @@ def merge_with_defaults(
 
 
 def check_integers(config: Mapping[str, Any], keys: Iterable[str], minimum: int, maximum: int = MAX_INTEGER) -> None:
-    """Raise :class:`ConfigError` unless the values of the keys are whole numbers from ``minimum`` to ``maximum``."""
+    """Raise :class:`ConfigError` unless the values of the keys are whole numbers from ``minimum`` to ``maximum``.
+
+    Args:
+        config: configuration values by key.
+        keys: keys to check.
+        minimum: smallest valid value.
+        maximum: largest valid value.
+    """
     for key in keys:
         if not _is_integer(config[key]) or config[key] < minimum:
             raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {minimum}")
@@ -136,7 +143,13 @@ def check_probabilities(config: Mapping[str, Any], keys: Iterable[str]) -> None:
 
 
 def check_not_negative(config: Mapping[str, Any], keys: Iterable[str], maximum: float = 1e30) -> None:
-    """Raise :class:`ConfigError` unless the values of the keys are numbers from 0 to ``maximum``."""
+    """Raise :class:`ConfigError` unless the values of the keys are numbers from 0 to ``maximum``.
+
+    Args:
+        config: configuration values by key.
+        keys: keys to check.
+        maximum: largest valid value.
+    """
     for key in keys:
         if not _is_number(config[key]) or not 0 <= config[key] <= maximum:
             raise ConfigError(key, f"{config[key]!r} should be a number from 0 to {maximum:g}")

@@ -194,7 +194,13 @@ def _all_divisors(config: Mapping[str, Any], free_keys: Collection[str]) -> dict
 
 
 def _choose_keys(config: Mapping[str, Any], length: int, free_keys: Collection[str]) -> dict[str, Any]:
-    """Return the values of the free keys for a training length."""
+    """Return the values of the free keys for a training length.
+
+    Args:
+        config: resolved configuration (``schema.resolve``).
+        length: number of tokens of a training text.
+        free_keys: elements of :data:`FOLLOWING_KEYS` that the length may change.
+    """
     keys: dict[str, Any] = {}
     if "max_position_embeddings" in free_keys:
         keys["max_position_embeddings"] = max(config["max_position_embeddings"], length)
@@ -207,7 +213,14 @@ def _choose_keys(config: Mapping[str, Any], length: int, free_keys: Collection[s
 
 
 def _describe_padding(config: Mapping[str, Any], num_tokens: int, length: int, free_keys: Collection[str]) -> str:
-    """Return the note that texts of ``num_tokens`` tokens are padded to ``length``, with the reasons."""
+    """Return the note that texts of ``num_tokens`` tokens are padded to ``length``, with the reasons.
+
+    Args:
+        config: resolved configuration (``schema.resolve``).
+        num_tokens: number of tokens of the longest text.
+        length: training length, the number of tokens after padding.
+        free_keys: elements of :data:`FOLLOWING_KEYS` that the length may change.
+    """
     reasons = [
         description
         for description, unit in _all_divisors(config, free_keys).items()
@@ -294,7 +307,13 @@ def _suggestions(
 def _candidate_changes(
     config: Mapping[str, Any], num_tokens: int, set_keys: Collection[str] | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield single changes that may allow a training length: fewer tokens, or more positions."""
+    """Yield single changes that may allow a training length: fewer tokens, or more positions.
+
+    Args:
+        config: resolved configuration (``schema.resolve``).
+        num_tokens: required number of tokens.
+        set_keys: keys that are set for a new model; None for a stored model, whose shapes are fixed.
+    """
     free_keys = _free_keys(set_keys)
     if max_length := _max_training_length(config, free_keys):
         yield {LENGTH: max_length}
@@ -313,7 +332,13 @@ def _max_training_length(config: Mapping[str, Any], free_keys: Collection[str]) 
 
 
 def _max_length_within(config: Mapping[str, Any], num_positions: int, free_keys: Collection[str]) -> int:
-    """Return the maximum length of at most ``num_positions`` that satisfies all divisors, or 0."""
+    """Return the maximum length of at most ``num_positions`` that satisfies all divisors, or 0.
+
+    Args:
+        config: resolved configuration (``schema.resolve``).
+        num_positions: upper limit of the length.
+        free_keys: elements of :data:`FOLLOWING_KEYS` that the length may change.
+    """
     unit = math.lcm(*_length_divisors(config, free_keys).values())
     chunk_unit = math.lcm(unit, *chunk_lengths(config))
     max_chunked_length = num_positions // chunk_unit * chunk_unit

@@ -340,6 +340,7 @@ class ReformerModel(ReformerPretrainedModel):
         self.encoder = ReformerEncoder(config)
 
     def get_input_embeddings(self) -> nn.Embedding:
+        """Return the layer that embeds token ids, without positions."""
         return self.embeddings.word_embeddings
 
     def forward(
@@ -566,7 +567,13 @@ class ReformerForMaskedLM(_ReformerLM):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> outputs.MaskedLMOutput:
-        """Score every token of the vocabulary; in training with labels, return only the ``loss``."""
+        """Score every token of the vocabulary; in training with labels, return only the ``loss``.
+
+        Args:
+            input_ids: token ids, int64 (B, T).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+            labels: original id of each masked token, int64 (B, T), and -100 at all other positions; None for no loss.
+        """
         if labels is None or not (self.training and self.leaves_out_unread):
             return super().forward(input_ids, attention_mask, labels)
         rows = paddle.nonzero(labels.flatten() != losses.IGNORED_LABEL).flatten()

@@ -197,7 +197,12 @@ class _NewStreamValue(PyLayer):
 
     @staticmethod
     def forward(ctx, x, stream):
-        """Return a copy of the stream's value that autograd treats as computed from x."""
+        """Return a copy of the stream's value that autograd treats as computed from x.
+
+        Args:
+            x: tensor that starts the stream, (B, T, hidden), which gets the gradient.
+            stream: stream that was started from ``x``.
+        """
         return stream.value.clone()
 
     @staticmethod
