@@ -51,4 +51,4 @@ def _repeat_in_every_layer(port: PortModules, body: type) -> list[tuple[Any, str
         port.paddle.randint(0, 2, [1])
         return mask
 
-    return wrap_method(body, "forward", forward) + wrap_method(port.randomness.Generator, "kept", draw_mask)
+    return wrap_method(body, "forward", forward) + wrap_method(port.randomness.Generator, "draw_mask", draw_mask)
