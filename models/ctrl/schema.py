@@ -112,7 +112,10 @@ def hidden_width(config: Mapping[str, Any]) -> int:
 
 
 def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
-    """Return the number of elements in the largest tensors of each layer, for one text of ``length`` tokens."""
+    """Return the sum of the elements of each layer's large tensors, for one text of ``length`` tokens.
+
+    Large are the tensors that grow with the length: hidden states, inner states and attention scores.
+    """
     return [length * (config["n_embd"] + config["dff"] + config["n_head"] * length)] * config["n_layer"]
 
 

@@ -332,11 +332,11 @@ def _list_visible(call, layer, row, head, own_score, visible, score_bias):
         row: index of the text.
         head: index of the head.
         own_score: number to add to the score of the last position for itself.
-        visible: output, the positions.
-        score_bias: output, the number to add to each score.
+        visible: output, the positions; a position that several rounds show is listed once for each round.
+        score_bias: output, the number to add to the score of each listed position: ``own_score`` or 0.
 
     Returns:
-        The number of visible positions.
+        The number of listed positions.
     """
     positions, padded_length, rounds = call.num_positions, call.padded_length, layer.buckets.shape[2]
     size = min(layer.chunk_length, rounds * padded_length)

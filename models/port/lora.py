@@ -71,10 +71,10 @@ def linear_layers(table: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 
 def adapter_parameters(table: Mapping[str, Parameter], lora: LoRA) -> dict[str, Parameter]:
-    """Return the parameters of the adapter by name.
+    """Return the shapes and roles of the two matrices that LoRA adds to each target layer, by parameter name.
 
     Args:
-        table: parameters of the adapted model by name.
+        table: shapes and roles of the parameters of the model without an adapter, by name.
         lora: settings of the adapter.
     """
     parameters = {}

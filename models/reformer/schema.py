@@ -178,7 +178,10 @@ SHARE_IN_LOOPS = 0.42
 
 
 def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
-    """Return the number of elements in the largest tensors of each layer, for one text of ``length`` tokens."""
+    """Return the sum of the elements of each layer's large tensors, for one text of ``length`` tokens.
+
+    Large are the tensors that grow with the length: hidden states, inner states, attention scores and rotated vectors.
+    """
     common_elements = 2 * length * config["hidden_size"] + _feed_forward_elements(config, length)
     rotations = {"lsh": _rotation_elements(config, length), "local": 0}
     return [common_elements + _score_elements(config, length, kind) + rotations[kind] for kind in config["attn_layers"]]

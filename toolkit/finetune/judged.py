@@ -114,7 +114,9 @@ def compare_with_gate(
 
 
 def first_step(trainer: Finetuner, batch: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the digests of a step from the run's seed (:func:`digest_step`); clear its gradients.
+    """Run a training step from the run's seed, and return the SHA-256s of its loss and gradients, by name.
+
+    :func:`digest_step` chooses the names. The gradients are cleared, and no parameter is updated.
 
     Args:
         trainer: trainer of the run.

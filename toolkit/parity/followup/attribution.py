@@ -73,8 +73,9 @@ def attribute_drift(
 ) -> list[Substitution]:
     """Return the effect of replacing each compiled loop and each kind of kernel, the largest effect first.
 
-    The list is empty if not only float32 drifts, on a GPU, whose kernels are not served, and if the step cannot be run
-    again. The console reports the last case.
+    A compiled loop is replaced by the operations of Paddle that it stands for, and a kernel by the reference's. The
+    list is empty in three cases: float64 drifts, too; the port runs on a GPU, whose kernels cannot be replaced; or the
+    step cannot be run again, which the console reports.
 
     Args:
         job: folder of a gate that has run.

@@ -82,7 +82,9 @@ def _first_parting(
     trajectory: StepTensors,
     dtype: str,
 ) -> tuple[FirstDivergence | None, float]:
-    """Return the first tensor of a port's training beyond its band, if any, and the largest margin before it.
+    """Return the first tensor of a port's training that leaves its band, if any, and the largest margin before it.
+
+    A margin is an error divided by its bound, without a unit; a tensor leaves its band above 1.
 
     Args:
         names: names of the tensors, in the order of their comparison in a step.

@@ -31,11 +31,17 @@ def mask_faults(prefix: str, family: str, body: Callable[[PortModules], type]) -
 
 
 def _repeat_in_every_layer(port: PortModules, body: type) -> list[tuple[Any, str, Any]]:
-    """Draw all masks of a step from the generator state at its beginning, and advance the state for the next step.
+    """Return the replacements of a fault that draws the same dropout mask in every layer.
+
+    Each mask is drawn from the generator's state at the beginning of the step. Afterwards the state is advanced, so
+    that the next step draws others.
 
     Args:
         port: modules of the port.
         body: class of the model's body.
+
+    Returns:
+        Owner, name of the function, and replacement, for each replaced function.
     """
     step = SimpleNamespace()
 

@@ -654,11 +654,16 @@ class StreamedCTRL:
                 ledger.add_noise(run, f"gradient:{weight_name}", stats)
 
     def _embedding_backward(self, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Compute the gradient of the embedding's weight in all runs, and return no results.
+        """Compute the gradient of the embedding's weight, and record it in the ledger.
+
+        The reference runs once in float64 (the truth) and several times for its rounding noise.
 
         Args:
             ledger: record of the stage's tensors.
-            state: gradient of the embedding's output, (B, T, n_embd), by run.
+            state: gradient of the embedding's output, (B, T, n_embd), by the name of the run.
+
+        Returns:
+            An empty dictionary, since no stage follows.
         """
         embedding_rows = self._read_rows()
         head_results, partial = self.side.state(stages.HEAD), self.side.measurements(stages.HEAD, MeasuredStage).partial

@@ -64,7 +64,9 @@ def _cross_entropy(
     ignored_label: int,
     axis: int,
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Return the probabilities and losses of Paddle's ``cross_entropy_with_softmax`` without the limit.
+    """Return the probabilities and losses of Paddle's ``cross_entropy_with_softmax`` without its limit of scores.
+
+    The kernel clips each score at :data:`LIMIT` below the largest score.
 
     Args:
         kernel: Paddle's function with the limit.

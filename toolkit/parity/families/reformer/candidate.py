@@ -190,7 +190,7 @@ class RememberedStream:
         return self.inner.value
 
     def plus(self, update: paddle.Tensor) -> RememberedStream:
-        """Return the stream after the addition of an update."""
+        """Return a new stream, the sum of this stream and an update, that remembers this stream as its predecessor."""
         return RememberedStream(self.inner.plus(update), self)
 
     def minus(self, update: paddle.Tensor) -> RememberedStream:
