@@ -160,9 +160,9 @@ def _copy_model(folder: Path, export_dir: Path) -> None:
             write_text(export_dir / "README.md", with_model(card.read_text(encoding="utf-8"), "."))
 
 
-def _copy_plain_file(source: str, target: str) -> None:
+def _copy_plain_file(source_path: str, target_path: str) -> None:
     """Copy a regular file. Raises UnreadableFile for others: the content of a device may never end."""
-    shutil.copy(plain_file(source), target)
+    shutil.copy(plain_file(source_path), target_path)
 
 
 def _describe_export(run: Run, format_name: str) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def _json_response(content: Any, status: int = 200) -> Response:
 
 
 def _names_this_server(host: str, host_names: Collection[str]) -> bool:
-    """Return whether a Host header names this server by one of ``names`` or by an IP address.
+    """Return whether a Host header names this server by one of ``host_names`` or by an IP address.
 
     Otherwise a web page could read the server after pointing its own name at the server's address (DNS rebinding). Any
     IP address is allowed, since it involves no name. Starlette's TrustedHostMiddleware cannot allow all addresses.

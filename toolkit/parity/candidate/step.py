@@ -45,7 +45,7 @@ class CallWatch(Protocol):
         """Record the call that computed the tensor ``value`` under the tensor's name."""
 
     def copy_source(self, value: paddle.Tensor, source_tensor: paddle.Tensor) -> None:
-        """Record that the tensor ``value`` comes from the same call as the tensor ``source``."""
+        """Record that the tensor ``value`` comes from the same call as the tensor ``source_tensor``."""
 
 
 def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:

@@ -184,7 +184,7 @@ def describe(tensor_or_sketch: np.ndarray | Sketch) -> TensorStats:
 
 
 def measure_error(tensor: np.ndarray, true_value: np.ndarray | Sketch) -> TensorStats:
-    """Return the statistics of ``tensor`` - ``truth`` in float64: the error that the verdicts judge.
+    """Return the statistics of ``tensor`` - ``true_value`` in float64: the error that the verdicts judge.
 
     If only a sketch of the truth exists, the result is the estimate of the difference's sketch. Tensors with different
     shapes are not compared, even if they broadcast: then the result has only the shape.

@@ -343,7 +343,7 @@ def _copy_weight(context: SimpleNamespace, layer: Any) -> None:
 
 
 def _replace_parameter(layer: Any, name: str, change_parameter: Callable) -> None:
-    """Let ``change`` replace one of the layer's parameters whenever the layer runs."""
+    """Let ``change_parameter`` replace one of the layer's parameters whenever the layer runs."""
     forward = layer.forward
 
     def forward_changed(*args: Any, **kwargs: Any) -> Any:

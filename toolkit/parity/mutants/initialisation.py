@@ -36,7 +36,7 @@ def change_width(
 
 
 def _replace_values(role: str, change_value: ValueChange) -> Callable[[PortModules], AttributeValues]:
-    """Return a fault that applies ``change`` to the initial values of each parameter of a role."""
+    """Return a fault that applies ``change_value`` to the initial values of each parameter of a role."""
 
     def apply(port: PortModules) -> AttributeValues:
         initial_weights, parameters = port.weights.initial_weights, port.weights.parameters

@@ -13,7 +13,7 @@ NamedTensor = tuple[str, np.ndarray]
 
 
 def _replace_reader(port: PortModules, change_tensor: Callable[[str, np.ndarray], NamedTensor]) -> list[tuple]:
-    """Replace the reader of checkpoints by a reader that applies ``change`` to each tensor."""
+    """Replace the reader of checkpoints by a reader that applies ``change_tensor`` to each tensor."""
     read_tensors = port.hub.read_tensors
 
     def read_changed(folder) -> Iterator[NamedTensor]:

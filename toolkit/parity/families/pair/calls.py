@@ -119,7 +119,7 @@ class CallRecorder:
                 self.entry_lines[name] = calling_line()
 
     def copy_source(self, value: paddle.Tensor, source_tensor: paddle.Tensor) -> None:
-        """Record that ``value`` comes from the same call as ``source``."""
+        """Record that ``value`` comes from the same call as ``source_tensor``."""
         value._call = getattr(source_tensor, "_call", None)
 
     def _call_number(self, value: paddle.Tensor) -> int | None:
