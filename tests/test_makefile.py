@@ -217,6 +217,15 @@ def test_the_references_environment_has_all_that_the_reference_needs():
     assert {*interpreter.REQUIRED_PACKAGES["reference"], "sentencepiece", "protobuf"} <= set(line.split())
 
 
+def test_the_repository_contains_no_symbolic_links():
+    """A link to a virtual environment of one machine would make `make install` fail on every other."""
+    entries = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True)
+    if entries.returncode:
+        pytest.skip("not a git checkout, so the committed files are unknown")
+    assert len(entries.stdout.splitlines()) > 100
+    assert [line for line in entries.stdout.splitlines() if line.startswith("120000")] == []
+
+
 def test_both_wheels_have_the_same_version():
     pins = read_pins(ROOT / "constraints.txt")
     assert pins["paddlepaddle"] == pins["paddlepaddle-gpu"]
