@@ -90,6 +90,21 @@ FORMS = {
         "F.gumbel_softmax(x, tau=0.7)",
         "F.softmax((x - paddle.log(paddle.empty([n, m]).exponential_())) / 0.7)",
     ),
+    "gumbel_softmax": ("F.gumbel_softmax(x, tau=0.7)", "F.gumbel_softmax(x, temperature=0.7)"),
+    "hard gumbel_softmax": ("F.gumbel_softmax(x, hard=True)", "F.gumbel_softmax(x, hard=True)"),
+    "alpha dropout": ("F.alpha_dropout(x, 0.3, True)", "F.alpha_dropout(x, 0.3)"),
+    "alpha dropout of channels": (
+        "F.feature_alpha_dropout(x.view(1, n, m), 0.3, True).view(n, m)",
+        "F.feature_alpha_dropout(x.reshape([1, n, m]), 0.3).reshape([n, m])",
+    ),
+    "normal distribution": (
+        "torch.distributions.Normal(0.5, 2.0).sample((n, m)).to(x)",
+        "paddle.distribution.Normal(0.5, 2.0).sample([n, m]).astype(x.dtype)",
+    ),
+    "reparametrized normal distribution": (
+        "torch.distributions.Normal(x, 2.0).rsample()",
+        "paddle.distribution.Normal(x, paddle.full_like(x, 2.0)).rsample()",
+    ),
     "dropout": ("torch.dropout(x, 0.4, True)", "F.dropout(x, 0.4)"),
     "dropout of channels": ("F.dropout3d(x.view(n, m, 1, 1, 1), 0.3).view(n, m)", "F.dropout(x, 0.3)"),
 }
@@ -101,6 +116,8 @@ WRONG = {
     "uniform_": "paddle.zeros([n, m]).uniform_(1, 3.00001)",
     "bernoulli_": "paddle.zeros([n, m]).bernoulli_(0.6)",
     "randperm": "x[paddle.randperm(n).flip(0)]",
+    "gumbel_softmax": "F.gumbel_softmax(x, temperature=0.700001)",
+    "alpha dropout": "F.alpha_dropout(x, 0.3) * 1.000001",
 }
 
 

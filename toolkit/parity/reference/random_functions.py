@@ -11,6 +11,9 @@ import torch
 
 from toolkit.parity.reference.recorder import Recorder, requested_shape, requested_tensor, set_attribute
 
+#: Limit of SELU for large negative inputs: minus its scale times its alpha.
+SELU_LIMIT = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
+
 
 @contextlib.contextmanager
 def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
@@ -96,6 +99,33 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
             return own_rrelu(input, lower, upper)
         return torch.where(input > 0, input, input * (lower + (upper - lower) * rand_like(input)))
 
+    def alpha_dropout(
+        input: torch.Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+    ) -> torch.Tensor:
+        return drop_to_saturation(input, p, training, tuple(input.shape))
+
+    def feature_alpha_dropout(
+        input: torch.Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+    ) -> torch.Tensor:
+        return drop_to_saturation(input, p, training, (*input.shape[:2], *(1 for _ in input.shape[2:])))
+
+    def drop_to_saturation(x: torch.Tensor, p: float, training: bool, mask_shape: Sequence[int]) -> torch.Tensor:
+        """Return ``x`` after alpha dropout: dropped elements get SELU's limit, and mean and variance stay the same.
+
+        "Self-Normalizing Neural Networks" (Klambauer et al. 2017, section "New dropout technique").
+
+        Args:
+            x: output of a SELU.
+            p: dropout rate.
+            training: whether anything is dropped.
+            mask_shape: shape of the mask, which is broadcast to the shape of ``x``.
+        """
+        if not training or p == 0:
+            return x
+        keep_mask = draw("uniform", uniform, mask_shape, set_defaults(x, {})) >= p
+        scale = (1 - p) ** -0.5 * (1 + p * SELU_LIMIT**2) ** -0.5
+        return scale * torch.where(keep_mask, x, SELU_LIMIT) - scale * p * SELU_LIMIT
+
     own_rrelu = torch.nn.functional.rrelu
     functions: dict[str, Callable] = {
         "rand": rand, "randn": randn, "rand_like": rand_like, "randn_like": randn_like, "randint": randint,
@@ -107,7 +137,8 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
         "bernoulli_": bernoulli_, "exponential_": exponential_,
     }  # fmt: skip
     undo = [set_attribute(torch, name, function) for name, function in functions.items()]
-    undo += [set_attribute(torch.nn.functional, "rrelu", rrelu)]
+    for function in (rrelu, alpha_dropout, feature_alpha_dropout):
+        undo += [set_attribute(torch.nn.functional, function.__name__, function)]
     undo += [set_attribute(torch.Tensor, name, function) for name, function in methods.items()]
     try:
         yield

@@ -282,14 +282,37 @@ def _to_tensor(numbers: np.ndarray, dtype: Any) -> paddle.Tensor:
 def _rrelu(original: Callable) -> Callable:
     """Return a replacement of Paddle's ``rrelu`` that takes its random slopes from the draws in use."""
 
-    def rrelu(x: paddle.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = True, *a: Any) -> Any:
+    def rrelu(
+        x: paddle.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = True, **options: Any
+    ) -> Any:
         numbers = _draws.replay_draw("uniform", x.shape, "slopes") if _draws is not None and training else None
         if numbers is None:
-            return original(x, lower, upper, training, *a)
+            return original(x, lower, upper, training, **options)
         slopes = lower + (upper - lower) * paddle.to_tensor(numbers).astype(x.dtype)
         return paddle.where(x > 0, x, x * slopes)
 
     return rrelu
+
+
+def _gumbel_softmax(original: Callable) -> Callable:
+    """Return a replacement of Paddle's ``gumbel_softmax`` that takes its Gumbel noise from the draws in use."""
+
+    def gumbel_softmax(
+        x: paddle.Tensor, temperature: float = 1.0, hard: bool = False, axis: int = -1, **options: Any
+    ) -> paddle.Tensor:
+        numbers = None if _draws is None else _draws.replay_draw("uniform", x.shape, "Gumbel noise")
+        if numbers is None:
+            return original(x, temperature, hard, axis, **options)
+        # As torch computes it: the negative logarithm of the exponential numbers of ``exponential_``.
+        noise = -paddle.log(-paddle.log1p(-_to_tensor(numbers, x.dtype)))
+        probabilities = nn.functional.softmax((x + noise) / temperature, axis)
+        if not hard:
+            return probabilities
+        indices = paddle.argmax(probabilities, axis=axis, keepdim=True)
+        one_hot = paddle.put_along_axis(paddle.zeros_like(probabilities), indices, 1.0, axis)
+        return one_hot - probabilities.detach() + probabilities  # the gradient is that of the probabilities
+
+    return gumbel_softmax
 
 
 def _replace_shaped(kind: str, description: str) -> Callable[[Callable], Callable]:
@@ -345,10 +368,10 @@ def _replace_like(kind: str, description: str) -> Callable[[Callable], Callable]
 def _uniform(original: Callable) -> Callable:
     """Return a replacement of ``paddle.uniform`` that takes its numbers from the draws in use."""
 
-    def uniform(shape: Any, dtype: Any = None, min: float = -1.0, max: float = 1.0, *a: Any, **options: Any) -> Any:
+    def uniform(shape: Any, dtype: Any = None, min: float = -1.0, max: float = 1.0, *args: Any, **options: Any) -> Any:
         numbers = None if _draws is None else _draws.replay_draw("uniform", list(shape), "numbers between two others")
         if numbers is None:
-            return original(shape, dtype, min, max, *a, **options)
+            return original(shape, dtype, min, max, *args, **options)
         return min + (max - min) * _to_tensor(numbers, dtype)
 
     return uniform
@@ -357,24 +380,38 @@ def _uniform(original: Callable) -> Callable:
 def _normal(original: Callable) -> Callable:
     """Return a replacement of ``paddle.normal`` that takes its numbers from the draws in use."""
 
-    def normal(mean: Any = 0.0, std: Any = 1.0, shape: Any = None, *a: Any, **options: Any) -> paddle.Tensor:
+    def normal(mean: Any = 0.0, std: Any = 1.0, shape: Any = None, *args: Any, **options: Any) -> paddle.Tensor:
         shape = options.pop("size", shape)
         size = next((list(value.shape) for value in (mean, std) if isinstance(value, paddle.Tensor)), shape)
         numbers = None if _draws is None else _draws.replay_draw("normal", list(size), "normal numbers")
         if numbers is None:
-            return original(mean, std, shape, *a, **options)
+            return original(mean, std, shape, *args, **options)
         return mean + std * _to_tensor(numbers, None)
 
     return normal
 
 
+def _gaussian(original: Callable) -> Callable:
+    """Return a replacement of the random function of ``paddle.distribution.Normal`` that uses the draws in use."""
+
+    def gaussian(
+        shape: Any, mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = None, **options: Any
+    ) -> paddle.Tensor:
+        numbers = None if _draws is None else _draws.replay_draw("normal", list(shape), "normal numbers")
+        if numbers is None:
+            return original(shape, mean, std, seed, dtype, **options)
+        return mean + std * _to_tensor(numbers, dtype)
+
+    return gaussian
+
+
 def _bernoulli(original: Callable) -> Callable:
     """Return a replacement of ``paddle.bernoulli`` that takes its numbers from the draws in use."""
 
-    def bernoulli(x: paddle.Tensor, p: float | None = None, *a: Any, **options: Any) -> paddle.Tensor:
+    def bernoulli(x: paddle.Tensor, p: float | None = None, *args: Any, **options: Any) -> paddle.Tensor:
         numbers = None if _draws is None else _draws.replay_draw("uniform", x.shape, "a choice of two")
         if numbers is None:
-            return original(x, p, *a, **options)
+            return original(x, p, *args, **options)
         return (paddle.to_tensor(numbers).astype(x.dtype) < (x if p is None else p)).astype(x.dtype)
 
     return bernoulli
@@ -383,10 +420,10 @@ def _bernoulli(original: Callable) -> Callable:
 def _multinomial(original: Callable) -> Callable:
     """Return a replacement of ``paddle.multinomial`` that takes its indices from the draws in use."""
 
-    def multinomial(x: paddle.Tensor, num_samples: int = 1, *a: Any, **options: Any) -> paddle.Tensor:
+    def multinomial(x: paddle.Tensor, num_samples: int = 1, *args: Any, **options: Any) -> paddle.Tensor:
         shape = [*x.shape[:-1], num_samples]
         numbers = None if _draws is None else _draws.replay_draw("multinomial", shape, "a choice of several")
-        return original(x, num_samples, *a, **options) if numbers is None else paddle.to_tensor(numbers)
+        return original(x, num_samples, *args, **options) if numbers is None else paddle.to_tensor(numbers)
 
     return multinomial
 
@@ -407,10 +444,10 @@ def _whole_numbers(fractions: np.ndarray, low: int, high: int | None, dtype: Any
 def _randint(original: Callable) -> Callable:
     """Return a replacement of ``paddle.randint`` that takes its numbers from the draws in use."""
 
-    def randint(low: int = 0, high: int | None = None, shape: Any = (1,), dtype: Any = None, *a: Any) -> Any:
+    def randint(low: int = 0, high: int | None = None, shape: Any = (1,), dtype: Any = None, **options: Any) -> Any:
         numbers = None if _draws is None else _draws.replay_draw("uniform", list(shape), "whole numbers")
         if numbers is None:
-            return original(low, high, shape, dtype, *a)
+            return original(low, high, shape, dtype, **options)
         return _whole_numbers(numbers, low, high, dtype or "int64")
 
     return randint
@@ -419,10 +456,10 @@ def _randint(original: Callable) -> Callable:
 def _randint_like(original: Callable) -> Callable:
     """Return a replacement of ``paddle.randint_like`` that takes its numbers from the draws in use."""
 
-    def randint_like(x: paddle.Tensor, low: int = 0, high: int | None = None, dtype: Any = None, *a: Any) -> Any:
+    def randint_like(x: paddle.Tensor, low: int = 0, high: int | None = None, dtype: Any = None, **options: Any) -> Any:
         numbers = None if _draws is None else _draws.replay_draw("uniform", x.shape, "whole numbers")
         if numbers is None:
-            return original(x, low, high, dtype, *a)
+            return original(x, low, high, dtype, **options)
         return _whole_numbers(numbers, low, high, dtype or x.dtype)
 
     return randint_like
@@ -431,10 +468,10 @@ def _randint_like(original: Callable) -> Callable:
 def _randperm(original: Callable) -> Callable:
     """Return a replacement of ``paddle.randperm`` that takes its permutation from the draws in use."""
 
-    def randperm(n: int, dtype: Any = "int64", *a: Any, **options: Any) -> paddle.Tensor:
+    def randperm(n: int, dtype: Any = "int64", *args: Any, **options: Any) -> paddle.Tensor:
         numbers = None if _draws is None else _draws.replay_draw("uniform", [n], "an order")
         if numbers is None:
-            return original(n, dtype, *a, **options)
+            return original(n, dtype, *args, **options)
         return paddle.to_tensor(numbers.argsort(kind="stable")).astype(dtype)
 
     return randperm
@@ -521,6 +558,9 @@ def install() -> None:
     replace_function(nn.functional, "embedding", _embedding)
     replace_function(nn.functional, "rrelu", _rrelu)
     replace_function(nn.functional.activation, "rrelu", _rrelu)
+    replace_function(nn.functional, "gumbel_softmax", _gumbel_softmax)
+    replace_function(nn.functional.activation, "gumbel_softmax", _gumbel_softmax)
+    replace_function(paddle.tensor.random, "gaussian", _gaussian)
     replace_function(paddle, "randn", _replace_shaped("normal", "normal numbers"))
     replace_function(paddle, "standard_normal", _replace_shaped("normal", "normal numbers"))
     replace_function(paddle, "rand", _replace_shaped("uniform", "numbers between 0 and 1"))
