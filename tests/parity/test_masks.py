@@ -55,8 +55,19 @@ def test_a_mask_that_hides_nothing_is_noted_by_line(sides):
         assert text.count(f"{side}.py:") == len(lines_marked(side, "idle"))
 
 
+def test_limits_and_choices_without_effect_are_noted_by_line(sides):
+    for kind, words in (("limit", "limits whole numbers at "), ("choice", "chooses between two results by ")):
+        texts = [notes.text(note) for note in sides.notes() if note.kind == f"{kind}s-idle"]
+        for side, text in zip(("reference", "port"), texts, strict=True):
+            assert text.startswith(f"the {side} {words}")
+            lines = (PAIR / f"{side}.py").read_text().splitlines()
+            marked = [number for number, line in enumerate(lines, 1) if re.search(rf"# .*\b{kind}\b", line)]
+            assert [int(number) for number in re.findall(rf"{side}\.py:(\d+)", text)] == marked
+
+
 def test_masks_that_hide_something_are_no_note(tmp_path):
     sides = sides_of(tmp_path, window=3)
+    assert not {note.kind for note in sides.notes()} & {"limits-idle", "choices-idle"}
     idle = [one.operator for one in (*sides.port.masks, *sides.reference.masks) if not one.hides]
     assert idle == ["<", "<"]  # of padding, up to the longest text
 

@@ -46,6 +46,7 @@ from toolkit.parity.job.pair import (
     PairMap,
     ParameterFacts,
     ParameterMatch,
+    UnreachedFacts,
 )
 from toolkit.parity.judge import diagnosis, notes
 from toolkit.parity.judge.accepted import accept
@@ -126,6 +127,12 @@ def masks(*hides: bool) -> list[Note]:
     """A reference that makes masks at lines of its own, of which some hide something."""
     made = [MaskFacts(f"net.py:{line}", 9, "<", "attention", hides) for line, hides in enumerate(hides, 7)]
     return [*Sides(Description(masks=made), Description(), PairMap(), {})._idle_masks()]
+
+
+def unreached(kind: str, operator: str) -> list[Note]:
+    """Return the notes on a reference with a limit or a choice that has the same outcome everywhere on the batch."""
+    description = Description(unreached=[UnreachedFacts(kind, "net.py:7", operator)])
+    return [*Sides(description, Description(), PairMap(), {})._unreached_limits()]
 
 
 def test_a_mask_that_hides_something_is_no_note():
@@ -414,6 +421,14 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     "masks-idle": (
         lambda: masks(False),
         "the reference makes a mask at net.py:7 (<) that excludes nothing on this batch, so a fault in its bound does",
+    ),
+    "limits-idle": (
+        lambda: unreached("limit", "clamp"),
+        "the reference limits whole numbers at net.py:7 (clamp), and no number of this batch is changed, so a fault in",
+    ),
+    "choices-idle": (
+        lambda: unreached("choice", "<"),
+        "the reference chooses between two results by the comparison at net.py:7 (<), and takes the same one",
     ),
     "shifted": (conversion_notes, "the port adds a number to norm.weight, as the map says; weight decay then pulls"),
     "other-initial-value": (

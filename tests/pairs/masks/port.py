@@ -40,9 +40,10 @@ class Attention(nn.Layer):
         assigned[i.unsqueeze(1) > i + w] = LARGE  # idle
         weights = weights + F.softmax(scores + assigned)
         table = paddle.full_like(distance, 39)
-        buckets = paddle.where(distance.abs() < w, distance + 20, table)  # no mask: a row of a table
+        limited = distance.clip(-w, w)  # limit
+        buckets = paddle.where(distance.abs() < w, limited + 20, table)  # no mask, choice: a row of a table
         weights = weights + F.softmax(scores + self.bias(buckets).squeeze(-1))
-        chosen = paddle.where(distance < w, scores, 2 * scores)  # no mask: one result or another
+        chosen = paddle.where(distance < w, scores, 2 * scores)  # no mask, choice: one result or another
         padded = i < lengths.unsqueeze(1)  # hides
         whole = i < lengths.max() + 0 * lengths.unsqueeze(1)  # idle
         kept = padded.unsqueeze(-1).astype(x.dtype) * whole.unsqueeze(-1).astype(x.dtype)

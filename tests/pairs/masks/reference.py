@@ -39,9 +39,10 @@ class Attention(nn.Module):
         assigned = torch.zeros(n, n)
         assigned[i[:, None] > i + w] = LARGE  # idle
         weights = weights + (scores + assigned).softmax(-1)
-        buckets = torch.where(distance.abs() < w, distance + 20, 39)  # no mask: a row of a table
+        limited = distance.clamp(-w, w)  # limit
+        buckets = torch.where(distance.abs() < w, limited + 20, 39)  # no mask, choice: a row of a table
         weights = weights + (scores + self.bias(buckets)[..., 0]).softmax(-1)
-        chosen = torch.where(distance < w, scores, 2 * scores)  # no mask: one result or another
+        chosen = torch.where(distance < w, scores, 2 * scores)  # no mask, choice: one result or another
         padded = i < lengths[:, None]  # hides
         whole = i < lengths.max() + 0 * lengths[:, None]  # idle
         y = (weights + chosen) @ (x * padded[..., None] * whole[..., None].to(x.dtype))

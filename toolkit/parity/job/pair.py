@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from toolkit.parity.job import user_code
-from toolkit.parity.measure.mask_comparisons import MaskFacts
+from toolkit.parity.measure.mask_comparisons import MaskFacts, UnreachedFacts
 from toolkit.parity.measure.naming import TensorName
 
 Tensor = TypeVar("Tensor", bound=Any)
@@ -124,6 +124,7 @@ class Description:
         draws: random draws and discrete choices, in execution order.
         buffers: buffers, and parameters that are not trained.
         masks: comparisons in the forward that produce masks.
+        unreached: limits and choices in the forward whose other outcome does not occur on the batch.
         num_operations: number of source locations in a port's own code that call Paddle's functions.
     """
 
@@ -132,6 +133,7 @@ class Description:
     draws: list[DrawFacts] = field(default_factory=list)
     buffers: list[BufferFacts] = field(default_factory=list)
     masks: list[MaskFacts] = field(default_factory=list)
+    unreached: list[UnreachedFacts] = field(default_factory=list)
     num_operations: int = 0
 
 

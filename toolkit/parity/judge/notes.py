@@ -91,6 +91,14 @@ TEXTS: Mapping[str, str] = {
         "the {side} makes a mask at {places} that excludes nothing on this batch, so a fault in its bound does not "
         "show; use longer texts or a smaller bound"
     ),
+    "limits-idle": (
+        "the {side} limits whole numbers at {places}, and no number of this batch is changed, so a fault in the limit "
+        "does not show; use longer texts or a smaller limit"
+    ),
+    "choices-idle": (
+        "the {side} chooses between two results by the comparison at {places}, and takes the same one everywhere on "
+        "this batch, so a fault in the other one does not show; use longer texts or a smaller bound"
+    ),
     "forward-only": (
         "only the forward in evaluation mode was compared: no gradient, no update, no dropout; a port that passes may "
         "still not train"

@@ -1,7 +1,8 @@
 """Observation of the comparisons in a forward whose results mask a tensor, such as ``position <= length``.
 
 A comparison that excludes nothing on a batch would hide its faults. Each side follows the result of each comparison
-until the result masks a floating-point tensor.
+until the result masks a floating-point tensor. A limit that no position reaches (``distance.clamp(max=64)``), and a
+choice between two results that always takes the same one, hide faults, too.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ MASKING = ("masked_fill", "add", "sub", "subtract", "mul", "multiply", "index_pu
 #: Names of operations that choose between two branches. They hide elements only if a branch is a constant: otherwise
 #: both branches are results.
 CHOICES = ("where",)
+#: Names of operations that limit numbers to a range.
+LIMITS = ("clamp", "clamp_min", "clamp_max", "clip", "minimum", "maximum")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,22 @@ class MaskFacts:
     def site(self) -> str:
         """The source location of the call, ``file:line:column``."""
         return f"{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class UnreachedFacts:
+    """A limit or a choice in the user's code whose other outcome does not occur on the batch.
+
+    Attributes:
+        kind: ``limit`` of whole numbers that no number reaches, or ``choice`` between two results that always takes
+            the same one.
+        line: ``file:line`` of the limit, or of the comparison that decides the choice.
+        operator: name of the limiting operation, or the comparison's operator.
+    """
+
+    kind: str
+    line: str
+    operator: str
 
 
 class Site(NamedTuple):
@@ -86,6 +105,9 @@ class MaskComparisons:
         self._operators: dict[Site, str] = {}
         self._has_excluded: dict[Site, bool] = {}
         self._masking: set[Site] = set()
+        self._choosing: set[Site] = set()
+        self._limits: dict[Site, str] = {}
+        self._is_reached: dict[Site, bool] = {}
         #: Comparisons that produced a mask, by the address of its memory. The tensors are kept, so that none is freed.
         self._sources: dict[int, set[Site]] = {}
         self._mask_tensors: list[Any] = []
@@ -98,6 +120,20 @@ class MaskComparisons:
             if site in self._masking
         ]
 
+    def unreached(self) -> list[UnreachedFacts]:
+        """Return the limits that no number reaches and the choices that always take the same result."""
+        limits = [
+            UnreachedFacts("limit", site.line, operator)
+            for site, operator in self._limits.items()
+            if not self._is_reached[site]
+        ]
+        choices = [
+            UnreachedFacts("choice", site.line, operator)
+            for site, operator in self._operators.items()
+            if site in self._choosing - self._masking and not self._has_excluded[site]
+        ]
+        return [*limits, *choices]
+
     def observe(self, name: str, inputs: Iterable[Any], results: Iterable[Any]) -> None:
         """Follow the masks through an operation: record a comparison, a mask made from masks, or a masked tensor.
 
@@ -107,6 +143,8 @@ class MaskComparisons:
             results: tensors that it returns.
         """
         inputs, results = [*inputs], [*results]
+        if name in LIMITS and results:
+            self._note_limit(name, inputs, results[0])
         sources = set().union(*map(self._sources_of, inputs))
         if name in COMPARISONS and results and (site := self._note_comparison(name, inputs, results[0])):
             self._mark(results, {site, *sources})
@@ -115,6 +153,8 @@ class MaskComparisons:
             return
         branches = [tensor for tensor in inputs if not self._sources_of(tensor)]
         data = [tensor for tensor in branches if not self._is_mask_like(tensor)]
+        if name in CHOICES and data and (self._is_integer(results[0]) or not self._excludes_elements(name, branches)):
+            self._choosing |= sources
         if not data:
             if name not in CHOICES or not branches or any(map(self._is_constant, branches)):
                 self._mark(results, sources)
@@ -147,6 +187,21 @@ class MaskComparisons:
         self._has_excluded[site] = self._has_excluded.get(site, False) or hides
         return site
 
+    def _note_limit(self, name: str, inputs: list[Any], result: Any) -> None:
+        """Record whether a limit changes any of the whole numbers that it limits, such as positions or distances.
+
+        Args:
+            name: name of the operation.
+            inputs: limited tensor, and the limits that are tensors.
+            result: tensor that the operation returns.
+        """
+        values = self._numbers_of(result)
+        if not self._is_integer(result) or values.size < 2 or (site := self._site()) is None:
+            return
+        is_reached = not any(np.array_equal(values, self._numbers_of(tensor)) for tensor in inputs)
+        self._limits.setdefault(site, name)
+        self._is_reached[site] = self._is_reached.get(site, False) or is_reached
+
     def _mark(self, results: Iterable[Any], sources: set[Site]) -> None:
         """Record that the tensors of ``results`` hold a mask that these comparisons produced."""
         for tensor in results:
@@ -161,6 +216,10 @@ class MaskComparisons:
     def _is_constant(self, tensor: Any) -> bool:
         """Return whether all elements of a framework's tensor are equal."""
         return _is_constant(self._numbers_of(tensor))
+
+    def _is_integer(self, tensor: Any) -> bool:
+        """Return whether a framework's tensor holds integers, such as positions or the rows of a table."""
+        return self._numbers_of(tensor).dtype.kind in "iu"
 
     def _is_mask_like(self, tensor: Any) -> bool:
         """Return whether a tensor is a single number, or a mask of booleans or of 0 and 1."""

@@ -97,6 +97,7 @@ class Sides:
             *drawn_notes,
             *self._zero_rows(),
             *self._idle_masks(),
+            *self._unreached_limits(),
             *self._offset_notes(),
             *hints,
         ]
@@ -150,6 +151,14 @@ class Sides:
             idle = (f"{mask.line} ({mask.operator})" for mask in description.masks if not mask.hides)
             if places := dict.fromkeys(idle):
                 yield Note("masks-idle", {"side": side, "places": ", ".join(places)})
+
+    def _unreached_limits(self) -> Iterator[Note]:
+        """Yield notes on limits and choices that have the same outcome everywhere on the batch."""
+        for side, description in {"reference": self.reference, "port": self.port}.items():
+            for kind in ("limit", "choice"):
+                lines = (f"{one.line} ({one.operator})" for one in description.unreached if one.kind == kind)
+                if places := dict.fromkeys(lines):
+                    yield Note(f"{kind}s-idle", {"side": side, "places": ", ".join(places)})
 
     def _unmatched_choices(self) -> Iterator[Note]:
         """Yield notes on discrete choices of a side that the other side does not replay."""

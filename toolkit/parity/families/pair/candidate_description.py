@@ -100,8 +100,16 @@ def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -
         replace(facts, transposed=facts.transposed or facts.name in transposed_names)
         for facts in describe_parameters(model, order)
     ]
-    num_operations = len(masks.operations)
-    return Description(parameters, modules, draws.draw_facts, buffer_facts, masks.comparisons.facts(), num_operations)
+    comparisons = masks.comparisons
+    return Description(
+        parameters,
+        modules,
+        draws.draw_facts,
+        buffer_facts,
+        comparisons.facts(),
+        comparisons.unreached(),
+        num_operations=len(masks.operations),
+    )
 
 
 def _gradient_of(output: paddle.Tensor, index: int, weight: paddle.Tensor) -> np.ndarray | None:

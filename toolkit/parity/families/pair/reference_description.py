@@ -23,7 +23,7 @@ from toolkit.parity.job import user_code
 from toolkit.parity.job.buffers import constant_of, may_be_drawn
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts
-from toolkit.parity.measure.mask_comparisons import MaskFacts
+from toolkit.parity.measure.mask_comparisons import MaskFacts, UnreachedFacts
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.measure.square_weights import SquareWeights
 from toolkit.parity.reference.buffers import buffers_of, describe_buffers, frozen_parameters
@@ -80,6 +80,7 @@ def run(job: Job, folder: Path) -> Description:
     needs_loss = not job.pair.forward_only
     model.train(needs_loss)
     masks: list[MaskFacts] = []
+    unreached: list[UnreachedFacts] = []
 
     def compute_loss(source_of_draws: Draws, keep: Keep) -> float | None:
         """Run the model with a source of draws, and return its loss; None without a loss.
@@ -102,7 +103,7 @@ def run(job: Job, folder: Path) -> Description:
             user_code.running(source),
         ):
             loss = compute_output(source, model, batch, needs_loss).loss
-        masks[:] = mask_watch.comparisons.facts()
+        masks[:], unreached[:] = mask_watch.comparisons.facts(), mask_watch.comparisons.unreached()
         return None if loss is None else float(loss.detach())
 
     loss = compute_loss(draws, lambda name, value: _append_module_facts(modules, kinds, name, value))
@@ -118,7 +119,7 @@ def run(job: Job, folder: Path) -> Description:
         replace(facts, transposed=facts.transposed or facts.name in transposed_names)
         for facts in describe_parameters(model, order)
     ]
-    return Description(parameters, modules, draws.draw_facts, buffer_facts, masks)
+    return Description(parameters, modules, draws.draw_facts, buffer_facts, masks, unreached)
 
 
 @contextlib.contextmanager
