@@ -91,16 +91,18 @@ def merge_with_defaults(
     return config
 
 
-def check_integers(config: Mapping[str, Any], keys: Iterable[str], minimum: int, maximum: int = MAX_INTEGER) -> None:
+def check_integers(
+    config: Mapping[str, Any], checked_keys: Iterable[str], minimum: int, maximum: int = MAX_INTEGER
+) -> None:
     """Raise :class:`ConfigError` unless the values of the keys are whole numbers from ``minimum`` to ``maximum``.
 
     Args:
         config: configuration values by key.
-        keys: keys to check.
+        checked_keys: keys to check.
         minimum: smallest valid value.
         maximum: largest valid value.
     """
-    for key in keys:
+    for key in checked_keys:
         if not _is_integer(config[key]) or config[key] < minimum:
             raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {minimum}")
         if config[key] > maximum:
@@ -121,9 +123,9 @@ def check_pad_token(config: Mapping[str, Any]) -> None:
         raise ConfigError("pad_token_id", f"{config['pad_token_id']} is no id of a vocabulary of {size}")
 
 
-def check_flags(config: Mapping[str, Any], keys: Iterable[str]) -> None:
+def check_flags(config: Mapping[str, Any], checked_keys: Iterable[str]) -> None:
     """Raise :class:`ConfigError` unless the values of the keys are true or false."""
-    for key in keys:
+    for key in checked_keys:
         if not isinstance(config[key], bool):
             raise ConfigError(key, f"{config[key]!r} should be true or false")
 
@@ -135,22 +137,22 @@ def is_integer_list(value: Any, minimum: int = 1) -> bool:
     return all(_is_integer(item) and minimum <= item <= MAX_INTEGER for item in value)
 
 
-def check_probabilities(config: Mapping[str, Any], keys: Iterable[str]) -> None:
+def check_probabilities(config: Mapping[str, Any], checked_keys: Iterable[str]) -> None:
     """Raise :class:`ConfigError` unless the values of the keys are at least 0 and less than 1."""
-    for key in keys:
+    for key in checked_keys:
         if not _is_number(config[key]) or not 0 <= config[key] < 1:
             raise ConfigError(key, f"{config[key]!r} should be at least 0 and less than 1")
 
 
-def check_not_negative(config: Mapping[str, Any], keys: Iterable[str], maximum: float = 1e30) -> None:
+def check_not_negative(config: Mapping[str, Any], checked_keys: Iterable[str], maximum: float = 1e30) -> None:
     """Raise :class:`ConfigError` unless the values of the keys are numbers from 0 to ``maximum``.
 
     Args:
         config: configuration values by key.
-        keys: keys to check.
+        checked_keys: keys to check.
         maximum: largest valid value.
     """
-    for key in keys:
+    for key in checked_keys:
         if not _is_number(config[key]) or not 0 <= config[key] <= maximum:
             raise ConfigError(key, f"{config[key]!r} should be a number from 0 to {maximum:g}")
 

@@ -32,18 +32,18 @@ LEAF, LABEL = 1 << 31, 0xFF
 
 
 @functools.lru_cache(maxsize=8)
-def check_pieces(model: bytes) -> None:
+def check_pieces(model_bytes: bytes) -> None:
     """Check that the library can use a model.
 
     Args:
-        model: content of the model's file.
+        model_bytes: content of the model's file.
 
     Raises:
         ValueError: the content is not a SentencePiece model, or is damaged, or the library crashes.
     """
     content = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
-        content.ParseFromString(model)
+        content.ParseFromString(model_bytes)
     except DecodeError:
         raise ValueError("not a SentencePiece model") from None
     if not content.pieces:
@@ -56,7 +56,9 @@ def check_pieces(model: bytes) -> None:
     try:
         command = another_python.code_command(sys.executable, TRIAL)
         environment = another_python.clean_environment()
-        subprocess.run(command, input=model, env=environment, capture_output=True, timeout=TRIAL_SECONDS, check=True)
+        subprocess.run(
+            command, input=model_bytes, env=environment, capture_output=True, timeout=TRIAL_SECONDS, check=True
+        )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         raise ValueError("a damaged SentencePiece model: the library cannot use it") from None
 

@@ -120,14 +120,14 @@ The tokens are SentencePiece's. `use_fast=False` asks transformers 4 for that li
 convert the file into, as version 5 always does, gives other ids for some rare characters and for `<s>`.
 """
 
-    def __init__(self, model: bytes, eos_token: str = "</s>", unk_token: str = "<unk>") -> None:
-        self.model = model
+    def __init__(self, model_bytes: bytes, eos_token: str = "</s>", unk_token: str = "<unk>") -> None:
+        self.model = model_bytes
         self.eos_token, self.unk_token = eos_token, unk_token
         try:
-            self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+            self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
         except (RuntimeError, ValueError):
             raise ValueError("not a SentencePiece model") from None
-        self.vocab_size = self._pieces.get_piece_size() if model else 0
+        self.vocab_size = self._pieces.get_piece_size() if model_bytes else 0
         if not self.vocab_size:
             raise ValueError("not a SentencePiece model: it is empty")
         self._special = {token: self._pieces.piece_to_id(token) for token in (eos_token, unk_token)}

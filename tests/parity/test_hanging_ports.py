@@ -26,7 +26,12 @@ def gate(folder: Path, edit: tuple[str, str], **options: object) -> bool:
     port = folder / "hanging_port.py"
     port.write_text(source.replace(*edit))
     request = pair_request(
-        port=str(port), reference_model=str(PAIRS / "reference.py"), config={}, seed=0, dtypes=("float64",), **options
+        port=str(port),
+        reference_model=str(PAIRS / "reference.py"),
+        model_config={},
+        seed=0,
+        dtypes=("float64",),
+        **options,
     )
     return run_gate(request, folder / "report", Console(file=io.StringIO())).passed
 

@@ -24,7 +24,7 @@ PAIR = Path(__file__).parents[1] / "pairs" / "masks"
 def sides_of(folder: Path, **config: object) -> Sides:
     """Describe both sides of the pair of masks."""
     paths = {"port": str(PAIR / "port.py"), "reference_model": str(PAIR / "reference.py")}
-    return describe_sides(pair_request(**paths, config=config, seed=0), folder / "job", quiet())
+    return describe_sides(pair_request(**paths, model_config=config, seed=0), folder / "job", quiet())
 
 
 def lines_marked(side: str, mark: str) -> list[int]:

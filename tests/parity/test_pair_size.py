@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused_before_it_is_compared(command_line, tmp_pa
 
 def test_less_is_compared_where_all_would_not_fit():
     port, reference = (str(PAIRS / "mlp" / f"{side}.py") for side in ("port", "reference"))
-    request = pair_request(port=port, reference_model=reference, config={}, seed=0)
+    request = pair_request(port=port, reference_model=reference, model_config={}, seed=0)
     one = ParameterFacts("w", [10**7], "linear", False, "", "Linear", 0)
     assert not size.is_large([one], replace(request, max_memory=4))
     assert size.is_large([one], replace(request, max_memory=2))

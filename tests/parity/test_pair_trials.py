@@ -219,7 +219,7 @@ def test_the_files_in_the_readme_are_short_and_pass_for_a_pair(tmp_path, monkeyp
     for side, text in decoder_pair().items():
         assert len([line for line in text.splitlines() if line]) <= 20
         (tmp_path / side).write_text(text)
-    assert pair_request(port="port.py", reference_model="reference.py", config={}, seed=0).pair is not None
+    assert pair_request(port="port.py", reference_model="reference.py", model_config={}, seed=0).pair is not None
 
 
 @pytest.mark.slow
@@ -265,7 +265,7 @@ def test_a_frozen_parameter_has_no_limit_of_a_gradient():
 
 @pytest.fixture
 def sweep(pair) -> PairSweep:
-    request = pair_request(port="port.py", reference_model="reference.py", config={}, seed=0)
+    request = pair_request(port="port.py", reference_model="reference.py", model_config={}, seed=0)
     return PairSweep(request, choices_of(["hidden=16", "hidden=24", "hidden=32", "fixed=[1, 2]"]))
 
 

@@ -75,7 +75,7 @@ def bundle(tmp_path_factory) -> Path:
     """A small bundle, and its weights beside it."""
     folder = tmp_path_factory.mktemp("small") / "bundle"
     reference = str(PAIR / "reference.py")
-    request = pair_request(port=None, reference_model=reference, config={"hidden": 128}, seed=0, small=True)
+    request = pair_request(port=None, reference_model=reference, model_config={"hidden": 128}, seed=0, small=True)
     said = io.StringIO()
     record_pair(request, folder, Console(file=said))
     assert said.getvalue().endswith(f"replay {folder} --port FILE --weights {weights_of(folder)}\n")

@@ -67,7 +67,7 @@ PAIR_SEEDS = {"rwkv": (0, 3), "convnext": (8, 12), "packed_rnn": (0, 3)}
 
 def sweep_over_pair(pair: str, port: Path, seeds: Sequence[int]) -> tuple[list[int], str]:
     """Return the seeds of a sweep over a pair in which a port is stopped, and what the sweep prints."""
-    request = pair_request(port=str(port), reference_model=str(PAIRS / pair / "reference.py"), config={}, seed=0)
+    request = pair_request(port=str(port), reference_model=str(PAIRS / pair / "reference.py"), model_config={}, seed=0)
     gates, out = PairSweep(request, {}), io.StringIO()
     return run_sweep(gates.make_request, seeds, Console(file=out), gates), out.getvalue()
 

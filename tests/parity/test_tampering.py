@@ -85,7 +85,7 @@ def run_tampered_gate(folder: Path, tampering: str, *edits: tuple[str, str]) -> 
         source = source.replace(before, after)
     port = folder / "tampering_port.py"
     port.write_text(f"{source}\n\n{tampering}\n")
-    request = pair_request(port=str(port), reference_model=str(PAIRS / "mlp" / "reference.py"), config={}, seed=0)
+    request = pair_request(port=str(port), reference_model=str(PAIRS / "mlp" / "reference.py"), model_config={}, seed=0)
     try:
         report = run_gate(request, folder / "report", Console(file=io.StringIO()))
     except (Inconclusive, ToolkitError) as problem:

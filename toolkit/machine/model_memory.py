@@ -242,7 +242,7 @@ def training_memory(
 
 
 # -- the parity gate --------------------------------------------------------------------------------------------------
-def gate_memory_bytes(shape: ModelShape, *, is_reduced: bool, runs_in_turn: bool) -> float:
+def gate_memory_bytes(model_shape: ModelShape, *, is_reduced: bool, runs_in_turn: bool) -> float:
     """Return the estimated number of bytes of a gate whose model is compared as a whole.
 
     The estimate is for both workers together if they run at the same time, otherwise for the larger worker. For
@@ -250,19 +250,19 @@ def gate_memory_bytes(shape: ModelShape, *, is_reduced: bool, runs_in_turn: bool
     narrow model, 4.6 GB and 7.8 GB.
 
     Args:
-        shape: sizes of the model and its batch.
+        model_shape: sizes of the model and its batch.
         is_reduced: whether both workers recompute layers, since less of a large model is compared.
         runs_in_turn: whether the workers run one after the other, and the reference recomputes layers.
     """
-    worker_bytes = WORKER_BYTES + WORKER_PARAMETER_BYTES * shape.num_parameters
-    hidden_bytes = WORKER_STREAM_BYTES * len(shape.layer_elements)
-    recomputing_worker_bytes = worker_bytes + shape.recomputed_bytes(WORKER_RECOMPUTED_BYTES, hidden_bytes)
+    worker_bytes = WORKER_BYTES + WORKER_PARAMETER_BYTES * model_shape.num_parameters
+    hidden_bytes = WORKER_STREAM_BYTES * len(model_shape.layer_elements)
+    recomputing_worker_bytes = worker_bytes + model_shape.recomputed_bytes(WORKER_RECOMPUTED_BYTES, hidden_bytes)
     if is_reduced:
         return recomputing_worker_bytes
-    port_bytes = worker_bytes + shape.kept_bytes(PORT_KEPT_BYTES)
+    port_bytes = worker_bytes + model_shape.kept_bytes(PORT_KEPT_BYTES)
     if runs_in_turn:
         return max(recomputing_worker_bytes, port_bytes)
-    return worker_bytes + shape.kept_bytes(REFERENCE_KEPT_BYTES) + port_bytes
+    return worker_bytes + model_shape.kept_bytes(REFERENCE_KEPT_BYTES) + port_bytes
 
 
 def stage_memory_bytes(num_weights: int, num_scores: int) -> float:

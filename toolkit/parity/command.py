@@ -327,7 +327,7 @@ def _pair_request(options: GateOptions, only_reference: bool = False) -> Any:
     return pair_request(
         port=options.port,
         reference_model=options.reference_model,
-        config=parse_pairs(options.overrides, "hidden_size=32"),
+        model_config=parse_pairs(options.overrides, "hidden_size=32"),
         seed=options.seed,
         dtypes=dtypes_of(options.dtype),
         map_file=options.map_file,

@@ -60,7 +60,7 @@ def require_parity(
     request = pair_request(
         port=port,
         reference_model=reference_model,
-        config=dict(config or {}),
+        model_config=dict(config or {}),
         seed=seed,
         dtypes=dtypes_of(dtype),
         map_file=map_file,

@@ -47,7 +47,7 @@ class ConstantGenerator(randomness.Generator):
         """Do nothing, since nothing is drawn."""
 
 
-def draw_rotations(model: object, batch: dict[str, paddle.Tensor], seed: int) -> list[paddle.Tensor]:
+def draw_rotations(model: paddle.nn.Layer, batch: dict[str, paddle.Tensor], seed: int) -> list[paddle.Tensor]:
     """Return the same LSH rotations as ``toolkit predict`` draws: from the run's seed, or from ``hash_seed``.
 
     Args:
@@ -57,5 +57,5 @@ def draw_rotations(model: object, batch: dict[str, paddle.Tensor], seed: int) ->
     """
     paddle.seed(seed)
     with paddle.no_grad(), randomness.use_rng(RecordingGenerator()) as generator:
-        model(**batch)  # type: ignore[operator]
+        model(**batch)
     return generator.drawn  # type: ignore[attr-defined]

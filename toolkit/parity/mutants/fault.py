@@ -127,21 +127,21 @@ def _expand_group(group: dict[str, Any], inherited_keys: dict[str, Any]) -> Iter
             yield {**inherited_keys, **dict(others), "name": name, "fault": fault}
 
 
-def _make_fault(prefix: str, kind: str, keys: dict[str, Any]) -> Mutant:
+def _make_fault(prefix: str, kind: str, fault_keys: dict[str, Any]) -> Mutant:
     """Return the mutant that an entry of a YAML file describes.
 
     Args:
         prefix: text before the mutant's name.
         kind: kind of the mutant.
-        keys: keys of the entry; those outside ``edits`` apply to all of its edits.
+        fault_keys: keys of the entry; those outside ``edits`` apply to all of its edits.
     """
-    common_keys = {key: keys.pop(key) for key in ("function", "removed", "added") if key in keys}
+    common_keys = {key: fault_keys.pop(key) for key in ("function", "removed", "added") if key in fault_keys}
     edits = []
-    for edit_keys in keys.pop("edits", [{}]):
+    for edit_keys in fault_keys.pop("edits", [{}]):
         edit = {**common_keys, **edit_keys}
         functions = edit.pop("function")
         edits += [SourceEdit(name, **edit) for name in ([functions] if isinstance(functions, str) else functions)]
-    return Mutant(name=prefix + keys.pop("name"), edits=tuple(edits), kind=kind, **keys)
+    return Mutant(name=prefix + fault_keys.pop("name"), edits=tuple(edits), kind=kind, **fault_keys)
 
 
 def wrap_method(owner: Any, attribute: str, replacement: Callable) -> list[tuple[Any, str, Any]]:

@@ -21,7 +21,7 @@ def pair_request(
     *,
     port: str | None,
     reference_model: str,
-    config: dict[str, Any],
+    model_config: dict[str, Any],
     seed: int,
     dtypes: tuple[str, ...] = ("float64", "float32"),
     device: str = "cpu",
@@ -41,7 +41,7 @@ def pair_request(
         port: Python file or module name of the port; None to record the reference. Both sides define
             ``build(config)``, one of them defines ``batch(config, rng)``, and each may define ``loss(model, batch)``.
         reference_model: Python file or module name of the reference.
-        config: argument of ``build`` on both sides.
+        model_config: argument of ``build`` on both sides.
         seed: seed of the weights, the batch and the draws.
         dtypes: dtypes to judge.
         device: ``cpu`` or ``gpu``.
@@ -73,7 +73,7 @@ def pair_request(
     return GateRequest(
         model=PAIR,
         head="",
-        config=config,
+        config=model_config,
         weights={},
         batch={},
         dtypes=dtypes,

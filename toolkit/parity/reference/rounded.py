@@ -155,15 +155,15 @@ def _add_groups(groups: Sequence[Mapping[str, TensorRecord]]) -> dict[str, Tenso
     }
 
 
-def split_constants(keys: Sequence[str]) -> list[Sequence[str]]:
+def split_constants(constant_keys: Sequence[str]) -> list[Sequence[str]]:
     """Return the groups of constants for traced runs: all constants, and two halves of them.
 
     The effects of two constants may cancel in a run with both of them.
 
     Args:
-        keys: keys of the constants (:attr:`ConstantRounding.descriptions`).
+        constant_keys: keys of the constants (:attr:`ConstantRounding.descriptions`).
     """
-    return [keys, keys[::2], keys[1::2]] if len(keys) > 1 else [keys]
+    return [constant_keys, constant_keys[::2], constant_keys[1::2]] if len(constant_keys) > 1 else [constant_keys]
 
 
 class Norm(NamedTuple):
@@ -193,9 +193,9 @@ class ConstantRounding(TorchDispatchMode):
             The key has the operation, the constant and its source line.
     """
 
-    def __init__(self, keys: Collection[str] | None = None) -> None:
+    def __init__(self, constant_keys: Collection[str] | None = None) -> None:
         super().__init__()
-        self.keys = keys
+        self.keys = constant_keys
         self.descriptions: dict[str, str] = {}
         self._norms: dict[int, Norm] = {}  # by the memory address of the norm
         self._norm: Norm | None = None  # the norm whose own backward is running

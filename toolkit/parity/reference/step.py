@@ -177,7 +177,7 @@ class Step:
         """Return whether the model computes a loss for this batch of an evaluation."""
         return is_scored(batch)
 
-    def configuration(self, keys: Mapping) -> object:
+    def configuration(self, keys: Mapping[str, Any]) -> object:
         """Return the configuration object of the reference's model class.
 
         Args:

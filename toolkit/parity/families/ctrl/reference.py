@@ -38,7 +38,7 @@ class CTRLStep(Step):
     embedding_module = "transformer.dropout"
     aliases: ClassVar = {"lm_head.weight": "transformer.w.weight"}
 
-    def configuration(self, keys: Mapping) -> CTRLConfig:
+    def configuration(self, keys: Mapping[str, Any]) -> CTRLConfig:
         """Return the configuration of transformers for the job's configuration keys."""
         return make_config(keys)
 
@@ -172,7 +172,7 @@ class _ScoreShifter:
         return x + unit * draw.random()
 
 
-def make_config(keys: Mapping) -> CTRLConfig:
+def make_config(keys: Mapping[str, Any]) -> CTRLConfig:
     """Return the reference's configuration, with eager attention if transformers has other kernels, too.
 
     Args:

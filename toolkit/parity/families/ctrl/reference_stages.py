@@ -87,20 +87,20 @@ class Ledger:
         self.truth: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if uses_disk else {}
         self.records: dict[str, TensorRecord] = {}
 
-    def keep(self, run: ReferenceRun, name: str, value: np.ndarray) -> None:
+    def keep(self, reference_run: ReferenceRun, name: str, value: np.ndarray) -> None:
         """Record one tensor of one run. The tensor of R64 must be recorded before the other runs.
 
         Args:
-            run: run of the reference.
+            reference_run: run of the reference.
             name: name of the tensor.
             value: the tensor.
         """
-        if run.name == "truth":
+        if reference_run.name == "truth":
             self._store(name, value)
             self.add_truth(name, error_stats.describe(value))
             return
-        self.add_noise(run, name, error_stats.measure_error(value, self.truth[name]))
-        if run.name == "float32-0" and PUBLISHED_NAMES.fullmatch(name):
+        self.add_noise(reference_run, name, error_stats.measure_error(value, self.truth[name]))
+        if reference_run.name == "float32-0" and PUBLISHED_NAMES.fullmatch(name):
             self._store(f"float32:{name}", value)
 
     def _store(self, name: str, value: np.ndarray) -> None:
@@ -108,15 +108,15 @@ class Ledger:
         is_on_disk = isinstance(self.truth, SpilledTensors)
         self.truth[name] = value if is_on_disk or is_gradient(name) else value.copy()  # a layer's output may change
 
-    def add_noise(self, run: ReferenceRun, name: str, error: TensorStats) -> None:
+    def add_noise(self, reference_run: ReferenceRun, name: str, error: TensorStats) -> None:
         """Record the distance of a tensor of a run from R64.
 
         Args:
-            run: run of the reference.
+            reference_run: run of the reference.
             name: name of the tensor.
             error: statistics of the difference.
         """
-        self.records[name].add_noise(run.dtype, error)
+        self.records[name].add_noise(reference_run.dtype, error)
 
     def add_truth(self, name: str, stats: TensorStats) -> None:
         """Record the size of a tensor of R64, which is not stored.
@@ -348,37 +348,39 @@ class StreamedCTRL:
         with torch.no_grad():
             return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
-    def _read_table(self, run: ReferenceRun, weights: TensorFile, name: str, memory: np.ndarray) -> torch.Tensor:
+    def _read_table(
+        self, reference_run: ReferenceRun, weights: TensorFile, name: str, memory: np.ndarray
+    ) -> torch.Tensor:
         """Return a large parameter in the dtype and with the nudge of a run, which is read piece by piece.
 
         Args:
-            run: run of the reference.
+            reference_run: run of the reference.
             weights: file with the parameter.
             name: name of the parameter in the file.
             memory: memory for the parameter, which is reused by each run, (number of elements,).
         """
-        dtype, shape = DTYPES[run.dtype], weights.shape(name)
+        dtype, shape = DTYPES[reference_run.dtype], weights.shape(name)
         flat_parameter = torch.from_numpy(memory).view(dtype)[: math.prod(shape)]
-        steps = steps_of(run.nudge, len(flat_parameter), dtype) if run.nudge else None
+        steps = steps_of(reference_run.nudge, len(flat_parameter), dtype) if reference_run.nudge else None
         for piece, values in zip(flat_parameter.split(PIECE), weights.pieces(name, PIECE), strict=True):
             piece.copy_(torch.from_numpy(values))
             if steps is not None:
                 nudge_piece_(piece, steps)
         return flat_parameter.view(shape).to(self.device)
 
-    def _make_row_parameter(self, run: ReferenceRun, rows_in_float32: np.ndarray) -> nn.Parameter:
+    def _make_row_parameter(self, reference_run: ReferenceRun, rows_in_float32: np.ndarray) -> nn.Parameter:
         """Return the embedding's rows of the batch's tokens, in the dtype and with the nudge of a run.
 
         These are some hundreds of 246,534 rows. Their values are the same as in :meth:`_read_table`.
 
         Args:
-            run: run of the reference.
+            reference_run: run of the reference.
             rows_in_float32: the rows, float32 (number of different tokens, n_embd).
         """
         rows, width = self.rows.cpu(), self.config.n_embd
-        row_values = torch.from_numpy(rows_in_float32).to(DTYPES[run.dtype], copy=True)
-        if run.nudge:
-            steps = steps_of(run.nudge, self.config.vocab_size * width, row_values.dtype)
+        row_values = torch.from_numpy(rows_in_float32).to(DTYPES[reference_run.dtype], copy=True)
+        if reference_run.nudge:
+            steps = steps_of(reference_run.nudge, self.config.vocab_size * width, row_values.dtype)
             element_indices = (rows[:, None] * width + torch.arange(width)) % PIECE
             is_zero = row_values == 0
             row_values.view(steps.dtype).add_(steps[element_indices])
@@ -448,23 +450,25 @@ class StreamedCTRL:
         weights = stages.open_weights(self.folder, stages.EMBEDDING)
         return np.concatenate([weights.rows(EMBEDDING_WEIGHT, row, row + 1) for row in self.rows.tolist()])
 
-    def _embed(self, run: ReferenceRun, rows: np.ndarray, ledger: Ledger | None) -> tuple[torch.Tensor, nn.Parameter]:
+    def _embed(
+        self, reference_run: ReferenceRun, rows: np.ndarray, ledger: Ledger | None
+    ) -> tuple[torch.Tensor, nn.Parameter]:
         """Return the first layer's input, (B, T, n_embd), and the embedding's rows of the batch's tokens.
 
         Args:
-            run: run of the reference.
+            reference_run: run of the reference.
             rows: the rows in float32, (number of different tokens, n_embd).
             ledger: record of the stage's tensors. If it is None, gradients are enabled for a backward.
         """
         body = self._make_skeleton(modeling_ctrl.CTRLModel)
-        body.w.weight = self._make_row_parameter(run, rows)
+        body.w.weight = self._make_row_parameter(reference_run, rows)
         tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # index of each token among the rows
         body.h, body.layernorm = nn.ModuleList(), nn.Identity()
 
         def keep(name: str, value: np.ndarray) -> None:
             """Record the output of the embedding and of its dropout."""
             if ledger is not None and name in ("output:transformer.w", "output:transformer.dropout"):
-                ledger.keep(run, name, value)
+                ledger.keep(reference_run, name, value)
 
         recorder = Recorder(body, self.draws, keep, prefix="transformer")
         recorder.recording = ledger is not None
@@ -472,19 +476,21 @@ class StreamedCTRL:
             call = Capture.first_call(body, tokens, attention_mask=self.batch.get("attention_mask"))
         return call.hidden_states, body.w.weight
 
-    def _load_layer(self, run: ReferenceRun, stage: str, weights: dict[str, np.ndarray]) -> tuple[nn.Module, str]:
+    def _load_layer(
+        self, reference_run: ReferenceRun, stage: str, weights: dict[str, np.ndarray]
+    ) -> tuple[nn.Module, str]:
         """Return the layer of a run with the weights of a stage, and the layer's path in the whole model.
 
         Args:
-            run: run of the reference.
+            reference_run: run of the reference.
             stage: name of the stage.
             weights: weights of the stage by name.
         """
         prefix = f"transformer.h.{stages.layer_of(stage)}"
-        layer = self.layers[run.dtype]
+        layer = self.layers[reference_run.dtype]
         with torch.no_grad():
             for name, parameter in layer.named_parameters():
-                fill_parameter(parameter, torch.from_numpy(weights[f"{prefix}.{name}"]), run.nudge)
+                fill_parameter(parameter, torch.from_numpy(weights[f"{prefix}.{name}"]), reference_run.nudge)
         return layer, prefix
 
     def _layer_forward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -564,10 +570,10 @@ class StreamedCTRL:
                 hidden_states = torch.from_numpy(state[run.name]).to(self.device).requires_grad_()
                 model.transformer.hidden_states = hidden_states
 
-                def keep(name: str, value: np.ndarray, run: ReferenceRun = run) -> None:
+                def keep(name: str, value: np.ndarray, reference_run: ReferenceRun = run) -> None:
                     """Record the output of the last norm."""
                     if name == "output:transformer.layernorm":
-                        ledger.keep(run, name, value)
+                        ledger.keep(reference_run, name, value)
 
                 recorder = Recorder(model, self.draws, keep)
                 with keep_float64() as leaks, recorder.watch():
@@ -592,21 +598,23 @@ class StreamedCTRL:
             self._record_gradient(ledger, table, measurements.partial)
         return results
 
-    def _head_model(self, run: ReferenceRun, weights: TensorFile, table: torch.Tensor) -> nn.Module:
+    def _head_model(self, reference_run: ReferenceRun, weights: TensorFile, table: torch.Tensor) -> nn.Module:
         """Return the language model with its last norm and head, whose body is replaced by :class:`LastNormBody`.
 
         Args:
-            run: run of the reference.
+            reference_run: run of the reference.
             weights: weights of the stage.
             table: weight of the head.
         """
         model = self._make_skeleton(modeling_ctrl.CTRLLMHeadModel)
-        norm = model.transformer.layernorm.to(DTYPES[run.dtype]).to_empty(device=self.device)
+        norm = model.transformer.layernorm.to(DTYPES[reference_run.dtype]).to_empty(device=self.device)
         with torch.no_grad():
             for name, parameter in norm.named_parameters():
-                fill_parameter(parameter, torch.from_numpy(weights[f"transformer.layernorm.{name}"]), run.nudge)
+                fill_parameter(
+                    parameter, torch.from_numpy(weights[f"transformer.layernorm.{name}"]), reference_run.nudge
+                )
         model.transformer = LastNormBody(norm)
-        bias = nudge_copy(torch.from_numpy(weights["lm_head.bias"]), DTYPES[run.dtype], run.nudge)
+        bias = nudge_copy(torch.from_numpy(weights["lm_head.bias"]), DTYPES[reference_run.dtype], reference_run.nudge)
         model.lm_head.bias = nn.Parameter(bias.to(self.device))
         del model.lm_head.weight  # only a parameter may replace a parameter
         model.lm_head.weight = table
@@ -614,7 +622,7 @@ class StreamedCTRL:
 
     @contextlib.contextmanager
     def _receive_gradient(
-        self, run: ReferenceRun, weight_name: str, run_stats: dict[str, RunningStats]
+        self, reference_run: ReferenceRun, weight_name: str, run_stats: dict[str, RunningStats]
     ) -> Iterator[GradientReceiver]:
         """Yield the receiver of the gradient of the head's weight. R64's gradient is written to a separate file.
 
@@ -622,20 +630,22 @@ class StreamedCTRL:
         complete when the embedding's gradient has been added.
 
         Args:
-            run: run of the reference.
+            reference_run: run of the reference.
             weight_name: name of the weight.
             run_stats: statistics by run; an entry for the run is added.
         """
         rows, shape = self.rows.cpu().numpy(), (self.config.vocab_size, self.config.n_embd)
         omitted_rows = rows if self.tied else np.array([], int)
-        run_stats[run.name] = RunningStats()
-        if run.name != "truth":
+        run_stats[reference_run.name] = RunningStats()
+        if reference_run.name != "truth":
             truth = TensorFile(self.side.path("truth", "head-table"))
-            yield GradientReceiver(rows, omitted_rows, run_stats[run.name], functools.partial(truth.rows, weight_name))
+            yield GradientReceiver(
+                rows, omitted_rows, run_stats[reference_run.name], functools.partial(truth.rows, weight_name)
+            )
             return
         with self.side.writing_truth("head-table", 8 * math.prod(shape)) as writer:
             writer.begin(weight_name, "float64", shape)
-            yield GradientReceiver(rows, omitted_rows, run_stats[run.name], write_block=writer.extend)
+            yield GradientReceiver(rows, omitted_rows, run_stats[reference_run.name], write_block=writer.extend)
 
     def _record_gradient(self, ledger: Ledger, weight_name: str, run_stats: dict[str, RunningStats]) -> None:
         """Record the size of R64's gradient of a large weight, and the distances of the other runs.

@@ -115,7 +115,7 @@ class ReformerStep(Step):
         """The note for the report if the bias of the language-model head had to be restored."""
         return [Note("reference-bias")] if self.was_bias_missing else []
 
-    def configuration(self, keys: Mapping) -> ReformerConfig:
+    def configuration(self, keys: Mapping[str, Any]) -> ReformerConfig:
         """Return the configuration of transformers for the job's configuration keys."""
         return ReformerConfig(**keys, use_cache=False)
 
