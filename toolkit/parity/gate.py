@@ -142,13 +142,13 @@ def run_gate(
 
 
 def judge_outputs(
-    recording: Recording, port: Path, folder: Path, console: Console, python: str | None, time_limit: float | None
+    recording: Recording, port_path: Path, folder: Path, console: Console, python: str | None, time_limit: float | None
 ) -> Report:
     """Compare a port in any framework with a recorded reference, and print and write the report (:func:`run_gate`).
 
     Args:
         recording: recorded reference.
-        port: folder of the port's outputs (:mod:`.other_frameworks.given`), or a file that computes them.
+        port_path: folder of the port's outputs (:mod:`.other_frameworks.given`), or a file that computes them.
         folder: folder of the report.
         console: console for progress and the verdict.
         python, time_limit: arguments of :func:`.other_frameworks.run.run_port`.
@@ -160,18 +160,20 @@ def judge_outputs(
     start_seconds = time.monotonic()
     if recording.request.pair is not None and not recording.request.pair.any_framework:
         raise UserError(f"{recording.folder}: is recorded for a port in Paddle; record it again with --any-framework")
-    if recording.lacks_weights and not port.is_dir():
+    if recording.lacks_weights and not port_path.is_dir():
         raise UserError(
             f"{recording.folder}: is recorded --small, without weights; judge a folder of the port's outputs"
         )
     remove_report(folder)
     with scratch_job() as scratch, console.status("parity gate: running the port"):
-        outputs_path: Path = port
+        outputs_path: Path = port_path
         versions: dict[str, str] = {}
-        if not port.is_dir():
-            outputs_path, versions = run_port(port, recording, scratch, recording.request.dtypes, python, time_limit)
+        if not port_path.is_dir():
+            outputs_path, versions = run_port(
+                port_path, recording, scratch, recording.request.dtypes, python, time_limit
+            )
             check_unchanged(recording)
-        errors = read_outputs(outputs_path, recording, port)
+        errors = read_outputs(outputs_path, recording, port_path)
         reference, candidate = compare_outputs(recording, errors, versions)
         hashes = {path.name: files.file_sha256(path) for path in find_tensor_files(outputs_path).values()}
     num_randomized = recording.manifest["describes"]["randomized_parameters"]

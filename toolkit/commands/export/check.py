@@ -167,19 +167,21 @@ def _clear_texts(
     return is_clear
 
 
-def compare_logits(port: PortLogits, exported_outputs: Sequence[Sequence[np.ndarray]]) -> Difference:
+def compare_logits(port_logits: PortLogits, exported_outputs: Sequence[Sequence[np.ndarray]]) -> Difference:
     """Measure the difference between the exported model and the port.
 
     Args:
-        port: logits of the port.
+        port_logits: logits of the port.
         exported_outputs: outputs of the exported model for each batch, in the order of
             :data:`toolkit.commands.export.graph.OUTPUTS`.
     """
     exported_logits = [np.concatenate(arrays) for arrays in zip(*exported_outputs, strict=True)]
-    keep_mask = port.clear if 2 * port.clear.sum() >= len(port.clear) else np.ones_like(port.clear)
+    keep_mask = (
+        port_logits.clear if 2 * port_logits.clear.sum() >= len(port_logits.clear) else np.ones_like(port_logits.clear)
+    )
     differences = [
         _compare_output(float32[keep_mask].astype(np.float64), float64[keep_mask], output[keep_mask].astype(np.float64))
-        for float32, float64, output in zip(port.float32, port.float64, exported_logits, strict=True)
+        for float32, float64, output in zip(port_logits.float32, port_logits.float64, exported_logits, strict=True)
     ]
     largest = max(differences, key=lambda difference: _bound_ratio(difference["max"], difference["max_bound"]))
     return Difference(texts=int(keep_mask.sum()), left_out=int((~keep_mask).sum()), **largest)

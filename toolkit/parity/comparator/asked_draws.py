@@ -47,8 +47,8 @@ class AskedDraws(MessageHandler):
         problems: description of each wrong request, by the draw's name.
     """
 
-    def __init__(self, reference: ReferenceDraws) -> None:
-        self.reference = reference
+    def __init__(self, reference_draws: ReferenceDraws) -> None:
+        self.reference = reference_draws
         self.problems: dict[str, str] = {}
         self._asked: set[str] = set()
 

@@ -27,8 +27,8 @@ class Choices(MessageHandler):
         facts: properties of the port, which the different choices are added to.
     """
 
-    def __init__(self, reference: ReferenceDraws, facts: CandidateFacts) -> None:
-        self.reference = reference
+    def __init__(self, reference_draws: ReferenceDraws, facts: CandidateFacts) -> None:
+        self.reference = reference_draws
         self.facts = facts
 
     @handles("signs")

@@ -25,31 +25,31 @@ def difference(message: Message, true_value: np.ndarray | Sketch | None) -> Tens
     return RunningStats.of_pieces(message.blocks(), true_value).stats(message.shape)
 
 
-def largest_difference(message: Message, reference: TensorFile) -> float:
+def largest_difference(message: Message, reference_tensors: TensorFile) -> float:
     """Return the largest difference of a message's array from the reference's tensor of the same name.
 
     The result is infinite if the shapes differ or an element is not finite.
 
     Args:
         message: message with the port's array.
-        reference: the reference's tensors by name.
+        reference_tensors: the reference's tensors by name.
     """
-    if reference.shape(message.name) != message.shape:
+    if reference_tensors.shape(message.name) != message.shape:
         return float("inf")
     stats = RunningStats()
-    for block, piece in zip(message.blocks(), reference.pieces(message.name, PIECE), strict=True):
+    for block, piece in zip(message.blocks(), reference_tensors.pieces(message.name, PIECE), strict=True):
         stats.add(RunningStats.of(block, piece))
     return stats.largest if stats.finite else float("inf")
 
 
-def differing(message: Message, reference: np.ndarray) -> int:
+def differing(message: Message, reference_array: np.ndarray) -> int:
     """Return the number of elements of a message's array that differ, as float32, from the reference's array.
 
     Args:
         message: message with the port's array.
-        reference: array of the reference, of the same shape.
+        reference_array: array of the reference, of the same shape.
     """
-    flat, start, count = reference.reshape(-1), 0, 0
+    flat, start, count = reference_array.reshape(-1), 0, 0
     for block in message.blocks():
         count += int((block.astype(np.float32, copy=False) != flat[start : start + len(block)]).sum())
         start += len(block)

@@ -311,7 +311,7 @@ def measure_operations(
 
 
 def summarize_trace(
-    reference: Mapping[str, TensorRecord],
+    reference_records: Mapping[str, TensorRecord],
     dtypes: Mapping[str, ForcedInputDtype],
     bucket_slack: Mapping[str, float] | None = None,
     fingerprints: Fingerprints | None = None,
@@ -320,7 +320,7 @@ def summarize_trace(
     """Return the operation trace of measured operations, with the operations that are wrong.
 
     Args:
-        reference: record of each of the reference's tensors, by name.
+        reference_records: record of each of the reference's tensors, by name.
         dtypes: measurements of the port, by dtype.
         bucket_slack: largest margin between two buckets that the rounding of float32 can flip, by LSH module. Hashing
             in bfloat16 is judged by it, since the step cannot show it.
@@ -328,9 +328,9 @@ def summarize_trace(
         resized_outputs: names of outputs that hold the right numbers in another shape
             (:func:`.functions.find_faulty_function`).
     """
-    order = sort_by_execution(list(reference))
+    order = sort_by_execution(list(reference_records))
     port_names = {name for ours in dtypes.values() for name in ours.tensors}
-    records = merge_skipped_steps({name: reference[name] for name in order}, port_names)
+    records = merge_skipped_steps({name: reference_records[name] for name in order}, port_names)
     comparisons: list[Comparison] = []
     faulty: list[FaultyOp] = []
     num_not_finite: dict[str, int] = {}
@@ -363,13 +363,13 @@ def summarize_trace(
         if dtype == MIXED_PRECISION_DTYPE:
             faulty += _find_wrong_buckets(ours, bucket_slack or {})
     passed_margins = [one.margin for one in comparisons if one.passed and one.informative]
-    own = {name: None for ours in dtypes.values() for name in ours.lines if name not in reference}
+    own = {name: None for ours in dtypes.values() for name in ours.lines if name not in reference_records}
     alone = [*(name for name in order if name not in port_names), *own]
     return OperationTrace(len(comparisons), alone, num_not_finite, faulty, max(passed_margins, default=0.0))
 
 
 def _is_interface(
-    operation: FaultyOp, ours: ForcedInputDtype, reference: Mapping[str, TensorRecord], theirs: Fingerprints
+    operation: FaultyOp, ours: ForcedInputDtype, reference_records: Mapping[str, TensorRecord], theirs: Fingerprints
 ) -> bool:
     """Return whether only the shape of an output differs, and the port computes the reference's numbers from it.
 
@@ -378,13 +378,13 @@ def _is_interface(
     Args:
         operation: operation that seems to be wrong.
         ours: measurements of the port.
-        reference: record of each of the reference's tensors, by name.
+        reference_records: record of each of the reference's tensors, by name.
         theirs: fingerprints of the reference.
     """
     name = TensorName.parse(operation.name)
     output = str(name._replace(kind="output", gradient_of=""))
     is_of_output = "output" in (name.kind, name.gradient_of)
-    if not is_of_output or ours.tensors[operation.name].shape == reference[operation.name].shape:
+    if not is_of_output or ours.tensors[operation.name].shape == reference_records[operation.name].shape:
         return False
     return leads_to_right_numbers(output, ours, theirs)
 
@@ -432,7 +432,9 @@ def _find_wrong_buckets(ours: ForcedInputDtype, slack: Mapping[str, float]) -> I
             yield FaultyOp(name, _find_source_line(name, ours), MIXED_PRECISION_DTYPE, message, margin)
 
 
-def merge_skipped_steps(reference: Mapping[str, TensorRecord], port_names: Collection[str]) -> dict[str, TensorRecord]:
+def merge_skipped_steps(
+    reference_records: Mapping[str, TensorRecord], port_names: Collection[str]
+) -> dict[str, TensorRecord]:
     """Return the reference's records of the tensors that the port has, with the errors of skipped steps added.
 
     The port computes mask and softmax in one operation. Its backward step ends at the scores. The reference's backward
@@ -440,23 +442,26 @@ def merge_skipped_steps(reference: Mapping[str, TensorRecord], port_names: Colle
     gradients that the port skips are added to the next gradient of this shape in the same module.
 
     Args:
-        reference: record of each of the reference's tensors, by name in execution order.
+        reference_records: record of each of the reference's tensors, by name in execution order.
         port_names: names of the port's tensors.
     """
     records: dict[str, TensorRecord] = {}
     skipped_gradients: list[str] = []
-    for name, record in reference.items():
+    for name, record in reference_records.items():
         if name not in port_names:
             skipped_gradients.append(name)
             continue
-        steps = [record, *(reference[other] for other in skipped_gradients if _leads_to(other, name, reference))]
+        steps = [
+            record,
+            *(reference_records[other] for other in skipped_gradients if _leads_to(other, name, reference_records)),
+        ]
         noise, noise_max = (_sum_errors([getattr(step, key) for step in steps]) for key in ("noise", "noise_max"))
         records[name] = replace(record, noise=noise, noise_max=noise_max)
         skipped_gradients = []
     return records
 
 
-def _leads_to(gradient: str, later: str, reference: Mapping[str, TensorRecord]) -> bool:
+def _leads_to(gradient: str, later: str, reference_records: Mapping[str, TensorRecord]) -> bool:
     """Return whether a skipped gradient belongs to the same backward step as a later gradient of the port.
 
     Both must have the same shape and module.
@@ -464,7 +469,7 @@ def _leads_to(gradient: str, later: str, reference: Mapping[str, TensorRecord]) 
     Args:
         gradient: name of the skipped gradient.
         later: name of the later tensor.
-        reference: record of each of the reference's tensors, by name.
+        reference_records: record of each of the reference's tensors, by name.
     """
     gradient_name, later_name = TensorName.parse(gradient), TensorName.parse(later)
     same_module = (
@@ -474,7 +479,7 @@ def _leads_to(gradient: str, later: str, reference: Mapping[str, TensorRecord]) 
     return (
         gradient_name.kind == later_name.kind == "gradient"
         and same_module
-        and reference[gradient].shape == reference[later].shape
+        and reference_records[gradient].shape == reference_records[later].shape
     )
 
 

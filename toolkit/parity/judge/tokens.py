@@ -41,17 +41,17 @@ def find_differing_texts(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> di
     return differing_texts
 
 
-def _differs(key: str, reference: Tokens, port: Tokens) -> bool:
+def _differs(key: str, reference_tokens: Tokens, port_tokens: Tokens) -> bool:
     """Return whether a result of the two tokenizers differs for a text.
 
     Args:
         key: key of :data:`RESULTS`.
-        reference: results of the reference's tokenizer.
-        port: results of the port's tokenizer.
+        reference_tokens: results of the reference's tokenizer.
+        port_tokens: results of the port's tokenizer.
     """
-    if port.error is not None:
+    if port_tokens.error is not None:
         return key == "ids"
-    return bool(getattr(reference, key) != getattr(port, key))
+    return bool(getattr(reference_tokens, key) != getattr(port_tokens, key))
 
 
 def find_token_faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[tuple[str, str]]:
@@ -73,26 +73,28 @@ def find_token_faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[
     ]
 
 
-def describe_difference(key: str, reference: Tokens, port: Tokens) -> str:
+def describe_difference(key: str, reference_tokens: Tokens, port_tokens: Tokens) -> str:
     """Describe the first difference of two tokenizers' results for one text.
 
     Args:
         key: key of :data:`RESULTS`.
-        reference: results of the reference's tokenizer.
-        port: results of the port's tokenizer.
+        reference_tokens: results of the reference's tokenizer.
+        port_tokens: results of the port's tokenizer.
     """
-    result, expected_value, value = RESULTS[key], getattr(reference, key), getattr(port, key)
-    if port.error is not None:
-        return f"{result} of {_excerpt(reference.text, 0)}: the port ends with {port.error}"
+    result, expected_value, value = RESULTS[key], getattr(reference_tokens, key), getattr(port_tokens, key)
+    if port_tokens.error is not None:
+        return f"{result} of {_excerpt(reference_tokens.text, 0)}: the port ends with {port_tokens.error}"
     if value is None:
-        return f"{result} of {_excerpt(reference.text, 0)}: the port gives none"
+        return f"{result} of {_excerpt(reference_tokens.text, 0)}: the port gives none"
     if key in ("right", "left"):  # ids and mask
         expected_value, value = next(pair for pair in zip(expected_value, value, strict=True) if pair[0] != pair[1])
     position = _first_difference(expected_value, value)
-    text_position = position if key == "decoded" else _start(port.starts, position) if key in ("ids", "offsets") else 0
+    text_position = (
+        position if key == "decoded" else _start(port_tokens.starts, position) if key in ("ids", "offsets") else 0
+    )
     where = "" if _is_short(expected_value) and _is_short(value) else f" from {position} on"
     values_text = f"{_excerpt(value, position)}, the reference gives {_excerpt(expected_value, position)}"
-    return f"{result} of {_excerpt(reference.text, text_position)} differ{where}: {values_text}"
+    return f"{result} of {_excerpt(reference_tokens.text, text_position)} differ{where}: {values_text}"
 
 
 def _first_difference(expected_value: Sequence, value: Sequence) -> int:

@@ -381,17 +381,19 @@ def _is_judged(name: str, dtype: str) -> bool:
     return dtype == "float64" or not (tensor_name.kind == "loss" and tensor_name.is_of_training)
 
 
-def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, dtype: str, verdict: Verdict) -> None:
+def _judge_tensor(
+    name: str, reference: ReferenceResult, port_measurements: CandidateDtype, dtype: str, verdict: Verdict
+) -> None:
     """Judge the difference of one tensor from R64 by its bounds (verdicts 2 and 3).
 
     Args:
         name: name of the tensor.
         reference: results of the reference.
-        port: measurements of the port in one dtype.
+        port_measurements: measurements of the port in one dtype.
         dtype: dtype of the port's run.
         verdict: verdict to add to.
     """
-    theirs, ours = reference.tensors[name], port.tensors[name]
+    theirs, ours = reference.tensors[name], port_measurements.tensors[name]
     if ours.rms is None or not is_measured(theirs, dtype):
         return  # reported as a finding on the structure or on the reference
     comparison = compare(name, theirs, ours, dtype)

@@ -45,7 +45,7 @@ MAX_DIMENSIONS = 32
 DTYPES, SUFFIXES = ("float64", "float32"), (".safetensors", ".npz")
 
 
-def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, dict[str, TensorStats]]:
+def read_outputs(folder: Path, recording: Recording, port_path: Path) -> dict[str, dict[str, TensorStats]]:
     """Return the differences of a port's tensors from R64, by dtype and name.
 
     Shape and dtype of a tensor are compared before its values are read: a small file can claim to hold terabytes.
@@ -53,7 +53,7 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
     Args:
         folder: folder of the port's tensors.
         recording: recorded reference.
-        port: the port in messages: the folder, or the file that computed the tensors.
+        port_path: the port in messages: the folder, or the file that computed the tensors.
 
     Raises:
         UserError: the folder has no such file, a file is damaged, or a tensor has a wrong dtype or an unknown name.
@@ -61,7 +61,7 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
     errors: dict[str, dict[str, TensorStats]] = {}
     truth = TensorFile(recording.folder / "reference" / "float64.safetensors")
     for dtype, path in find_tensor_files(folder).items():
-        source = str(path if port == folder else port)
+        source = str(path if port_path == folder else port_path)
         if dtype not in recording.request.dtypes:
             recorded_dtypes = " and ".join(recording.request.dtypes)
             raise UserError(

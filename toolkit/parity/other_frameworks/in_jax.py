@@ -30,12 +30,12 @@ except ImportError as error:
     sys.exit(1)
 
 
-def run_forward(inputs: Path, port: ModuleType, folder: Path, dtype: str) -> None:
+def run_forward(inputs: Path, port_module: ModuleType, folder: Path, dtype: str) -> None:
     """Run the port, and save its outputs and gradients as ``DTYPE.safetensors``, then ``versions.json``.
 
     Args:
         inputs: folder with the weights, the batch, the draws and the names of the reference's tensors.
-        port: module of the port, with ``forward(weights, batch, draws)``.
+        port_module: module of the port, with ``forward(weights, batch, draws)``.
         folder: folder for the results.
         dtype: dtype of the run, ``float64`` or ``float32``.
     """
@@ -53,7 +53,7 @@ def run_forward(inputs: Path, port: ModuleType, folder: Path, dtype: str) -> Non
 
     def loss_of(trained_weights: dict) -> tuple:
         """Return the port's loss, or 0 without a loss, and all its outputs, given the trained weights."""
-        outputs = check_outputs(port.forward({**weights, **trained_weights}, batch, draws))
+        outputs = check_outputs(port_module.forward({**weights, **trained_weights}, batch, draws))
         return outputs.get("loss", jnp.zeros(())), outputs
 
     (_, outputs), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained_weights)

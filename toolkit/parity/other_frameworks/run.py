@@ -33,14 +33,19 @@ MAX_CHARACTERS = 2000
 
 
 def run_port(
-    port: Path, recording: Recording, folder: Path, dtypes: Sequence[str], python: str | None, time_limit: float | None
+    port_path: Path,
+    recording: Recording,
+    folder: Path,
+    dtypes: Sequence[str],
+    python: str | None,
+    time_limit: float | None,
 ) -> tuple[Path, dict[str, str]]:
     """Run a port in each dtype, and return the folder of its results and the version of its framework.
 
     :mod:`.given` describes the folder. The version is by the framework's name.
 
     Args:
-        port: file with a suffix of :data:`PROGRAMS`.
+        port_path: file with a suffix of :data:`PROGRAMS`.
         recording: recorded reference.
         folder: empty folder, which only this port uses.
         dtypes: dtypes of the runs, one after another; an ONNX graph skips dtypes that it does not compute.
@@ -51,7 +56,7 @@ def run_port(
         UserError: the port raised an error, left no result, or did not end in time.
         Inconclusive: the interpreter lacks the framework.
     """
-    program, packages = PROGRAMS[port.suffix]
+    program, packages = PROGRAMS[port_path.suffix]
     interpreter = sys.executable if python is None else locate_interpreter(python, packages)
     inputs, outputs = folder / "inputs", folder / "outputs"
     write_inputs(recording, inputs)
@@ -59,22 +64,22 @@ def run_port(
     versions: dict[str, str] = {}
     for dtype in dtypes:
         log = folder / f"{dtype}.log"
-        arguments = map(str, (inputs, port, outputs, dtype))
+        arguments = map(str, (inputs, port_path, outputs, dtype))
         command = launch.module_command(interpreter, f"toolkit.parity.other_frameworks.{program}", *arguments)
-        status = _run_program(command, port, log, time_limit or TIME_LIMIT)
+        status = _run_program(command, port_path, log, time_limit or TIME_LIMIT)
         if missing := _read_text_end(outputs / "missing.txt"):
             remedy = f"{interpreter} -m pip install {' '.join(packages)}, or name a Python that has it: --port-python"
-            raise Inconclusive(f"{port}: {missing}; {remedy}")
+            raise Inconclusive(f"{port_path}: {missing}; {remedy}")
         if failure := _read_text_end(outputs / "failure.txt"):
-            raise UserError(f"{port}: {failure}")
+            raise UserError(f"{port_path}: {failure}")
         versions = _read_versions(outputs / "versions.json")
         if status or not versions:
             last_line = _read_text_end(log).strip().rpartition("\n")[2]
             reason = f"; it printed last: {last_line}" if last_line else ""
-            raise UserError(f"{port}: has ended without a result in {dtype} (exit status {status}){reason}")
+            raise UserError(f"{port_path}: has ended without a result in {dtype} (exit status {status}){reason}")
         (outputs / "versions.json").unlink()
     if not any((outputs / f"{dtype}.safetensors").exists() for dtype in dtypes):
-        raise UserError(f"{port}: has computed no tensor in {' or '.join(dtypes)}")
+        raise UserError(f"{port_path}: has computed no tensor in {' or '.join(dtypes)}")
     return outputs, versions
 
 
@@ -96,12 +101,12 @@ def write_inputs(recording: Recording, folder: Path) -> None:
     files.write_json(folder / "names.json", files.read_json(recording.folder / "reference" / "order.json"))
 
 
-def _run_program(command: Sequence[str], port: Path, log: Path, time_limit: float) -> int:
+def _run_program(command: Sequence[str], port_path: Path, log: Path, time_limit: float) -> int:
     """Run a program, end every process that it started, and return its exit status.
 
     Args:
         command: the command with its arguments.
-        port: file of the port, for the error message.
+        port_path: file of the port, for the error message.
         log: new file for the program's output.
         time_limit: longest duration in seconds.
 
@@ -122,7 +127,7 @@ def _run_program(command: Sequence[str], port: Path, log: Path, time_limit: floa
             return process.wait(time_limit)
         except subprocess.TimeoutExpired:
             raise UserError(
-                f"{port}: has not ended after {time_limit:g} s; --time-limit SECONDS gives it more"
+                f"{port_path}: has not ended after {time_limit:g} s; --time-limit SECONDS gives it more"
             ) from None
 
 

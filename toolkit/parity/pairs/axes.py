@@ -38,30 +38,35 @@ def channels_last(rank: int) -> list[int]:
 
 
 def axes_of(
-    reference: Description, port: Description, module_matches: Mapping[str, str], draw_matches: Mapping[str, str],
+    reference_description: Description,
+    port_description: Description,
+    module_matches: Mapping[str, str],
+    draw_matches: Mapping[str, str],
     user_layouts: Mapping[str, str | Sequence[int]],
-) -> dict[str, list[int]]:  # fmt: skip
+) -> dict[str, list[int]]:
     """Return the axes of matched outputs and draws whose order differs, by the reference's name of the module or draw.
 
     Args:
-        reference: description of the reference.
-        port: description of the port.
+        reference_description: description of the reference.
+        port_description: description of the port.
         module_matches: path of a module of the reference -> path of its counterpart (:class:`.PairMap`).
         draw_matches: name of a draw of the port -> name of its counterpart (:class:`.PairMap`).
         user_layouts: pattern of module and draw names -> axes, from the user's map.
     """
-    ours = {one.name: one.shape for one in port.modules if one.shape}
-    port_draw_shapes = {one.name: one.shape for one in port.draws}
+    ours = {one.name: one.shape for one in port_description.modules if one.shape}
+    port_draw_shapes = {one.name: one.shape for one in port_description.draws}
     pairs = [
         (one.name, one.shape, ours.get(module_matches[one.name]))
-        for one in reference.modules
+        for one in reference_description.modules
         if one.name in module_matches
     ]
     by_theirs = {theirs: port_draw_shapes[name] for name, theirs in draw_matches.items()}
     pairs += [
-        (one.name, tuple(one.shape), tuple(by_theirs[one.name])) for one in reference.draws if one.name in by_theirs
+        (one.name, tuple(one.shape), tuple(by_theirs[one.name]))
+        for one in reference_description.draws
+        if one.name in by_theirs
     ]
-    ranks = _ranks_with_channels_last(port.modules)
+    ranks = _ranks_with_channels_last(port_description.modules)
     axes_by_name = {}
     for name, theirs, port_shape in pairs:
         if not theirs or not port_shape:

@@ -38,16 +38,16 @@ FORBIDDEN_COST = 1e6
 
 
 def propose_map(
-    reference: Description,
-    port: Description,
+    reference_description: Description,
+    port_description: Description,
     user_names: Mapping[str, Sequence[str]] | None = None,
     layouts: Mapping[str, str | Sequence[int]] | None = None,
 ) -> PairMap:
     """Return the map of a pair.
 
     Args:
-        reference: description of the reference.
-        port: description of the port.
+        reference_description: description of the reference.
+        port_description: description of the port.
         user_names: name of a parameter of the reference -> names of the port, from the user's map
             (:func:`.pieces.match_by_map`). They take precedence.
         layouts: pattern of module and draw names -> axes, from the user's map (:func:`.axes.axes_of`).
@@ -55,21 +55,23 @@ def propose_map(
     Raises:
         ValueError: the user's names do not fit.
     """
-    parameters = match_parameters(reference.parameters, port.parameters, user_names or {})
-    modules = match_modules(reference, port, parameters)
-    draws = match_draws(reference.draws, port.draws, modules)
+    parameters = match_parameters(reference_description.parameters, port_description.parameters, user_names or {})
+    modules = match_modules(reference_description, port_description, parameters)
+    draws = match_draws(reference_description.draws, port_description.draws, modules)
     modules = _with_the_same_draws(modules, draws)
     matched_names = {match.port for match in parameters}
-    port_buffers = [one for one in port.buffers if one.name not in matched_names]
+    port_buffers = [one for one in port_description.buffers if one.name not in matched_names]
     matched_names = {match.reference for match in parameters}
-    tables = [one for one in reference.buffers if one.name not in matched_names]
+    tables = [one for one in reference_description.buffers if one.name not in matched_names]
     buffers = match_parameters(tables, port_buffers, {})
     counterparts = {name for match in buffers for name in (match.reference, match.port)}
     drawn_names = {one.name for one in (*tables, *port_buffers) if one.is_drawn}
-    drawn_parameters = drawn_names & {one.name for one in reference.parameters}  # which a port can only load
+    drawn_parameters = drawn_names & {
+        one.name for one in reference_description.parameters
+    }  # which a port can only load
     return PairMap(
         parameters=parameters,
-        orders=_orders_of(reference, modules, parameters),
+        orders=_orders_of(reference_description, modules, parameters),
         buffers=buffers,
         reference_state=[one.name for one in tables if one.is_state and one.name not in counterparts],
         port_state=[one.name for one in port_buffers if one.is_state and one.name not in counterparts],
@@ -79,10 +81,12 @@ def propose_map(
             if {match.reference, match.port} <= drawn_names or match.reference in drawn_parameters
         ],
         modules=modules,
-        axes=axes_of(reference, port, modules, draws, layouts or {}),
-        shapes={one.name: list(one.shape) for one in reference.modules if one.name in modules and one.shape},
+        axes=axes_of(reference_description, port_description, modules, draws, layouts or {}),
+        shapes={
+            one.name: list(one.shape) for one in reference_description.modules if one.name in modules and one.shape
+        },
         draws=draws,
-        drawn=[draw.name for draw in reference.draws if draw.kind in RANDOM],
+        drawn=[draw.name for draw in reference_description.draws if draw.kind in RANDOM],
     )
 
 
@@ -90,51 +94,53 @@ def propose_map(
 
 
 def match_parameters(
-    reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], user_names: Mapping[str, Sequence[str]]
+    reference_parameters: Sequence[ParameterFacts],
+    port_parameters: Sequence[ParameterFacts],
+    user_names: Mapping[str, Sequence[str]],
 ) -> list[ParameterMatch]:
     """Match each parameter of the reference with one of the same shape; leave out those without a counterpart.
 
     Args:
-        reference: parameters of the reference.
-        port: parameters of the port.
+        reference_parameters: parameters of the reference.
+        port_parameters: parameters of the port.
         user_names: names in the port, by the reference's name, from the user's map.
     """
-    ours, theirs = ({one.name: one for one in side} for side in (port, reference))
+    ours, theirs = ({one.name: one for one in side} for side in (port_parameters, reference_parameters))
     matches = [
         match for name, port_names in user_names.items() for match in match_by_map(theirs[name], port_names, ours)
     ]
     _check_rows(matches, ours)
-    remaining, free = _unmatched_parameters(reference, port, matches)
+    remaining, free = _unmatched_parameters(reference_parameters, port_parameters, matches)
     free_by_name = {one.name: one for one in free}  # the same name, shape and kind of layer
     matches += [
         _make_match(one, free_by_name[one.name], True)
         for one in remaining
         if one.name in free_by_name and _may_match(one, free_by_name[one.name])
     ]
-    matches += match_fused(*_unmatched_parameters(reference, port, matches))
-    remaining, free = _unmatched_parameters(reference, port, matches)
+    matches += match_fused(*_unmatched_parameters(reference_parameters, port_parameters, matches))
+    remaining, free = _unmatched_parameters(reference_parameters, port_parameters, matches)
     matches += [_make_match(*assigned_pair) for assigned_pair in _assign_counterparts(remaining, free)]
-    matches += match_reshaped(*_unmatched_parameters(reference, port, matches))
-    place = {one.name: number for number, one in enumerate(reference)}
+    matches += match_reshaped(*_unmatched_parameters(reference_parameters, port_parameters, matches))
+    place = {one.name: number for number, one in enumerate(reference_parameters)}
     return sorted(matches, key=lambda match: (place[match.reference], match.rows or (0, 0)))
 
 
-def _check_rows(matches: Sequence[ParameterMatch], port: Mapping[str, ParameterFacts]) -> None:
+def _check_rows(matches: Sequence[ParameterMatch], port_parameters: Mapping[str, ParameterFacts]) -> None:
     """Check that the map's slices cover each row of the port's parameters exactly once.
 
     Args:
         matches: matches of slices from the user's map.
-        port: parameters of the port, by name.
+        port_parameters: parameters of the port, by name.
 
     Raises:
         ValueError: a row is in no parameter of the reference, or in two.
     """
     rows: dict[str, list[Sequence[int]]] = defaultdict(list)
     for match in matches:
-        rows[match.port].append(match.port_rows or (0, (port[match.port].shape or [0])[0]))
+        rows[match.port].append(match.port_rows or (0, (port_parameters[match.port].shape or [0])[0]))
     for name, row_ranges in rows.items():
         numbers = [number for first, end in row_ranges for number in range(first, end)]
-        count = (port[name].shape or [0])[0]
+        count = (port_parameters[name].shape or [0])[0]
         if sorted(numbers) != list(range(count)):
             parts = ", ".join(f"{first}:{end}" for first, end in row_ranges)
             raise ValueError(
@@ -143,17 +149,21 @@ def _check_rows(matches: Sequence[ParameterMatch], port: Mapping[str, ParameterF
 
 
 def _unmatched_parameters(
-    reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], matches: Sequence[ParameterMatch]
+    reference_parameters: Sequence[ParameterFacts],
+    port_parameters: Sequence[ParameterFacts],
+    matches: Sequence[ParameterMatch],
 ) -> tuple[list[ParameterFacts], list[ParameterFacts]]:
     """Return the parameters of each side that occur in no match.
 
     Args:
-        reference: parameters of the reference.
-        port: parameters of the port.
+        reference_parameters: parameters of the reference.
+        port_parameters: parameters of the port.
         matches: matches that were found.
     """
     theirs, ours = {match.reference for match in matches}, {match.port for match in matches}
-    return [one for one in reference if one.name not in theirs], [one for one in port if one.name not in ours]
+    return [one for one in reference_parameters if one.name not in theirs], [
+        one for one in port_parameters if one.name not in ours
+    ]
 
 
 def _make_match(theirs: ParameterFacts, ours: ParameterFacts, certain: bool) -> ParameterMatch:
@@ -237,21 +247,21 @@ def _total_cost(cost: np.ndarray) -> float:
 
 
 def _count_crossed(
-    reference: Sequence[ParameterFacts],
-    port: Sequence[ParameterFacts],
+    reference_parameters: Sequence[ParameterFacts],
+    port_parameters: Sequence[ParameterFacts],
     certain: Sequence[tuple[ParameterFacts, ParameterFacts]],
 ) -> np.ndarray:
     """Return how many certain pairs ran before a parameter and after its counterpart, or the other way around.
 
     Args:
-        reference: parameters of the reference.
-        port: parameters of the port.
+        reference_parameters: parameters of the reference.
+        port_parameters: parameters of the port.
         certain: pairs of a parameter of the reference and its certain counterpart in the port.
 
     Returns:
         The counts, (parameters of the reference, parameters of the port).
     """
-    sides = [(reference, [one for one, _ in certain]), (port, [other for _, other in certain])]
+    sides = [(reference_parameters, [one for one, _ in certain]), (port_parameters, [other for _, other in certain])]
     is_after, is_before = [], []
     for parameters, anchors in sides:
         orders, of_anchors = (
@@ -341,7 +351,7 @@ def _rank_parameters(parameters: Sequence[ParameterFacts], branches: Sequence[in
 
 
 def match_modules(
-    reference: Description, port: Description, parameter_matches: Sequence[ParameterMatch]
+    reference_description: Description, port_description: Description, parameter_matches: Sequence[ParameterMatch]
 ) -> dict[str, str]:
     """Match the modules whose outputs are compared.
 
@@ -356,12 +366,12 @@ def match_modules(
     for match in parameter_matches:
         of_port[match.port].add(match.reference)
     # Paddle holds a batch norm's statistics as parameters; a frozen parameter is one of these, too, but is matched.
-    state = {one.name for one in port.buffers}
+    state = {one.name for one in port_description.buffers}
     names = (
-        {name: {one.name} for one in reference.parameters for name in (one.name, *one.tied)},
+        {name: {one.name} for one in reference_description.parameters for name in (one.name, *one.tied)},
         {
             name: of_port.get(one.name, {f"port:{one.name}"})
-            for one in port.parameters
+            for one in port_description.parameters
             if one.name in of_port or one.name not in state
             for name in (one.name, *one.tied)
         },
@@ -370,7 +380,7 @@ def match_modules(
     for themselves in (True, False):
         their_groups, our_groups = (
             _group_by_parameters(side.modules, parameter_names, themselves)
-            for side, parameter_names in zip((reference, port), names, strict=True)
+            for side, parameter_names in zip((reference_description, port_description), names, strict=True)
         )
         for parameter_names, modules in their_groups.items():
             port_modules = our_groups.get(parameter_names, [])
@@ -386,7 +396,7 @@ def match_modules(
                     if _have_same_elements(one.shape, other.shape)
                     or (themselves and _shapes_conflict(one.shape, other.shape))
                 }
-    order = [one.name for one in reference.modules]
+    order = [one.name for one in reference_description.modules]
     return {name: matches[name] for name in sorted(matches, key=order.index)}
 
 
@@ -418,16 +428,16 @@ def _with_the_same_draws(module_matches: Mapping[str, str], draw_matches: Mappin
 
 
 def _orders_of(
-    reference: Description, module_matches: Mapping[str, str], parameter_matches: Sequence[ParameterMatch]
+    reference_description: Description, module_matches: Mapping[str, str], parameter_matches: Sequence[ParameterMatch]
 ) -> dict[str, OutputOrder]:
     """Return the order of each output's features in the port, by module, where a map permutes a weight's rows.
 
     Args:
-        reference: description of the reference.
+        reference_description: description of the reference.
         module_matches: name of the port's module, by the name of the reference's module.
         parameter_matches: matches of the parameters.
     """
-    facts = {one.name: one for one in reference.parameters}
+    facts = {one.name: one for one in reference_description.parameters}
     pieces: dict[str, list[ParameterMatch]] = defaultdict(list)
     for match in parameter_matches:
         pieces[match.reference].append(match)
@@ -501,7 +511,9 @@ def _group_by_parameters(
 
 
 def match_draws(
-    reference: Sequence[DrawFacts], port: Sequence[DrawFacts], module_matches: Mapping[str, str] | None = None
+    reference_draws: Sequence[DrawFacts],
+    port_draws: Sequence[DrawFacts],
+    module_matches: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Match the port's draws with the reference's draws, separately for each kind, in execution order.
 
@@ -510,16 +522,16 @@ def match_draws(
     match within matched modules, in any order of the modules, these matches are returned.
 
     Args:
-        reference: draws of the reference.
-        port: draws of the port.
+        reference_draws: draws of the reference.
+        port_draws: draws of the port.
         module_matches: path of a module of the reference -> path of its counterpart.
 
     Returns:
         Name of the port's draw -> name of the reference's draw.
     """
     matches: dict[str, str] = {}
-    for kind in dict.fromkeys(draw.kind for draw in port):
-        ours, theirs = ([one for one in side if one.kind == kind] for side in (port, reference))
+    for kind in dict.fromkeys(draw.kind for draw in port_draws):
+        ours, theirs = ([one for one in side if one.kind == kind] for side in (port_draws, reference_draws))
         matches |= _in_counterparts(theirs, ours, module_matches or {}) or _pair_names(
             theirs, ours, _align_draws(theirs, ours)
         )

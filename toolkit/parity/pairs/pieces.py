@@ -25,7 +25,7 @@ PART_NAMES = ("query", "key", "value", "gate", "up")
 
 
 def match_by_map(
-    parameter: ParameterFacts, port_names: Sequence[str], port: Mapping[str, ParameterFacts]
+    parameter: ParameterFacts, port_names: Sequence[str], port_parameters: Mapping[str, ParameterFacts]
 ) -> list[ParameterMatch]:
     """Match a parameter of the reference according to the user's map.
 
@@ -34,7 +34,7 @@ def match_by_map(
         port_names: names of parameters of the port, whose rows are concatenated. ``NAME[FIRST:END]`` stands for rows of
             a parameter, ``NAME.T`` for the transpose, and ``1 + NAME`` for a parameter that holds the reference's
             numbers plus 1. A single name may have another shape with as many elements.
-        port: parameters of the port by name.
+        port_parameters: parameters of the port by name.
 
     Raises:
         ValueError: the port has no parameter of this name, or the sizes do not fit.
@@ -42,11 +42,11 @@ def match_by_map(
     matches, start = [], 0
     for piece in port_names:
         offset, name, *rows, transpose_mark = PIECE.fullmatch(piece).groups()  # type: ignore[union-attr]  # any text is one
-        if transpose_mark and f"{name}.T" in port:
+        if transpose_mark and f"{name}.T" in port_parameters:
             name, transpose_mark = f"{name}.T", None
-        if name not in port:
+        if name not in port_parameters:
             raise ValueError(f"the port has no parameter {name}; toolkit parity map lists them")
-        counterpart = port[name]
+        counterpart = port_parameters[name]
         port_rows = None if rows[0] is None else (int(rows[0]), int(rows[1]))
         shape = list(counterpart.shape) if port_rows is None else [port_rows[1] - port_rows[0], *counterpart.shape[1:]]
         fits = (
@@ -93,36 +93,40 @@ def is_only_turned(theirs: Sequence[int], ours: Sequence[int]) -> bool:
     return len(ours) == 2 and merges(of_turned) and not merges(of_ours)
 
 
-def match_fused(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]) -> Iterator[ParameterMatch]:
+def match_fused(
+    reference_parameters: Sequence[ParameterFacts], port_parameters: Sequence[ParameterFacts]
+) -> Iterator[ParameterMatch]:
     """Yield the matches of parameters that are one parameter on a side and several on the other side.
 
     A parameter with a counterpart of the same shape is left out.
 
     Args:
-        reference: parameters of the reference.
-        port: parameters of the port.
+        reference_parameters: parameters of the reference.
+        port_parameters: parameters of the port.
     """
-    for whole, part, rows in _find_parts(reference, port):
+    for whole, part, rows in _find_parts(reference_parameters, port_parameters):
         certain, transpose = _part_index(part) is not None, whole.transposed != part.transposed
         yield ParameterMatch(whole.name, part.name, transpose, certain, rows=rows, axis=int(whole.transposed))
-    for whole, part, rows in _find_parts(port, reference):
+    for whole, part, rows in _find_parts(port_parameters, reference_parameters):
         certain, transpose = _part_index(part) is not None, whole.transposed != part.transposed
         yield ParameterMatch(part.name, whole.name, transpose, certain, port_rows=rows, axis=int(part.transposed))
 
 
-def match_reshaped(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]) -> list[ParameterMatch]:
+def match_reshaped(
+    reference_parameters: Sequence[ParameterFacts], port_parameters: Sequence[ParameterFacts]
+) -> list[ParameterMatch]:
     """Match parameters whose shapes differ only by axes of length 1 or by a transpose, the nearest names first.
 
     A transpose is only tried in the user's own layers, which may give their weights any name.
 
     Args:
-        reference: parameters of the reference.
-        port: parameters of the port.
+        reference_parameters: parameters of the reference.
+        port_parameters: parameters of the port.
     """
     possible = [
         (name_distance(theirs.name, ours.name), place, theirs, ours)
-        for place, theirs in enumerate(reference)
-        for ours in port
+        for place, theirs in enumerate(reference_parameters)
+        for ours in port_parameters
         if _play_one_part(theirs, ours)
         and (_without_unit_axes(theirs) == _without_unit_axes(ours) or _is_turned(theirs, ours))
     ]

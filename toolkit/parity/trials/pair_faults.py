@@ -208,9 +208,9 @@ def _find_dropouts(sides: Sides, are_layers: bool) -> dict[str, str]:
     return first_draws
 
 
-def _common_draw_name(reference: str) -> str:
+def _common_draw_name(reference_name: str) -> str:
     """Return the common part of the names of all draws of a module: `dropout:drop#2` -> `dropout:drop`."""
-    name = TensorName.parse(reference)
+    name = TensorName.parse(reference_name)
     return f"{name.kind}:{name.module}" if name.module else name.kind
 
 

@@ -182,16 +182,16 @@ class Windows:
         self.start_positions = np.where(is_whole, first + shift, NO_ANSWER)
         self.end_positions = np.where(is_whole, last + shift, NO_ANSWER)
 
-    def answer_tokens(self, index: int, reference: int = 0) -> tuple[int, int]:
+    def answer_tokens(self, index: int, reference_index: int = 0) -> tuple[int, int]:
         """Return the first and last token (of all contexts) that overlap a reference answer.
 
         They are (0, -1) without an answer.
         """
         example = self.examples[index]
-        if reference >= len(example.answers):
+        if reference_index >= len(example.answers):
             return 0, -1
-        start = example.answer_starts[reference]
-        end = start + len(example.answers[reference])
+        start = example.answer_starts[reference_index]
+        end = start + len(example.answers[reference_index])
         tokens = self.contexts.of(int(self.context_of[index]))
         firsts, pasts = self.contexts.spans[tokens].T
         first = np.searchsorted(pasts, start, side="right")

@@ -94,12 +94,12 @@ def _scores_by_type(counts: dict[str, Counter[str]]) -> Markup:
     return table(header, rows, "An entity is found if its first and last word and its type are right", "numbers")
 
 
-def _mistake(entity: dict[str, Any], reference: dict[str, Any] | None, text: str) -> Markup:
+def _mistake(entity: dict[str, Any], reference_entity: dict[str, Any] | None, text: str) -> Markup:
     """Return a passage of a text with a wrongly predicted entity, and the entity of the data.
 
     Args:
         entity: predicted entity: start, end, label, text and score.
-        reference: overlapping entity of the data; None if there is none.
+        reference_entity: overlapping entity of the data; None if there is none.
         text: the whole text.
     """
     passage_start = max(entity["start"] - NUM_CONTEXT_CHARACTERS, 0)
@@ -107,9 +107,9 @@ def _mistake(entity: dict[str, Any], reference: dict[str, Any] | None, text: str
     row |= {
         "start": str(entity["start"]),
         "prediction": entity["text"],
-        "answer_start": str(reference["start"]) if reference else "",
+        "answer_start": str(reference_entity["start"]) if reference_entity else "",
     }
     verdict = f" {entity['label']} (score {entity['score']:.2f}); the data say "
-    theirs = f"{reference['text']} {reference['label']}" if reference else "nothing here"
-    passage = marked_passage(row, [reference["text"]] if reference else [])
+    theirs = f"{reference_entity['text']} {reference_entity['label']}" if reference_entity else "nothing here"
+    passage = marked_passage(row, [reference_entity["text"]] if reference_entity else [])
     return render_macro(ANSWERS, "answer", "", "", entity["text"], verdict, theirs, *passage)
