@@ -687,11 +687,11 @@ def doctor(network: bool, reference_python: str | None) -> int:
     return print_diagnosis(network, reference_python)
 
 
-def _evaluate_squad(dataset: Path, predictions: Path) -> None:
+def _evaluate_squad(dataset_path: Path, predictions: Path) -> None:
     """Print exact match and F1 of a predictions file as one JSON object, and nothing else on the standard output."""
     from toolkit.tasks.question_answering.scoring import score_files
 
-    scores, missing = score_files(dataset, predictions)
+    scores, missing = score_files(dataset_path, predictions)
     if missing:
         click.echo(f"note: {missing} questions have no prediction and count as wrong", err=True)
     click.echo(json.dumps(scores))

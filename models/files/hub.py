@@ -76,31 +76,31 @@ def resolve_folder(folder_or_id: str | os.PathLike, revision: str | None = None)
     return snapshot
 
 
-def _find_cached_snapshot(request: HubRequest, error: HubError) -> Path:
+def _find_cached_snapshot(request: HubRequest, request_error: HubError) -> Path:
     """Return the cached snapshot of a repository that the hub does not provide now.
 
     Args:
         request: request that failed.
-        error: error of the request, raised if no complete snapshot is cached.
+        request_error: error of the request, raised if no complete snapshot is cached.
     """
-    if error.reason in ("revision", "name") or not (commit := _cached_commit(request)):
-        raise _missing_cache_error(request, error, "config.json") from None
+    if request_error.reason in ("revision", "name") or not (commit := _cached_commit(request)):
+        raise _missing_cache_error(request, request_error, "config.json") from None
     snapshot = _cache_folder(request) / "snapshots" / commit
     missing_file = "config.json" if not (snapshot / "config.json").exists() else missing_weights(snapshot)
     if missing_file:
-        raise _missing_cache_error(request, error, missing_file) from None
+        raise _missing_cache_error(request, request_error, missing_file) from None
     return snapshot
 
 
-def _missing_cache_error(request: HubRequest, error: HubError, file: str) -> HubError:
-    """Return the error to raise if a file is not cached: offline, an error with its name; otherwise ``error``.
+def _missing_cache_error(request: HubRequest, request_error: HubError, file: str) -> HubError:
+    """Return the error to raise if a file is not cached: offline, an error with its name; otherwise ``request_error``.
 
     Args:
         request: requested checkpoint.
-        error: error of the attempted download.
+        request_error: error of the attempted download.
         file: name of the file that is not cached.
     """
-    return offline_error(request._replace(file=file)) if error.reason == "offline" else error
+    return offline_error(request._replace(file=file)) if request_error.reason == "offline" else request_error
 
 
 def commit_of(snapshot: Path) -> str | None:

@@ -350,9 +350,9 @@ def read_only_error(error: BaseException) -> HubError | None:
     return HubError("cache", f"the hub's cache {constants.HF_HUB_CACHE} cannot be written; set HF_HUB_CACHE to another")
 
 
-def _has_system_error(error: BaseException, *numbers: int) -> bool:
+def _has_system_error(error: BaseException, *error_numbers: int) -> bool:
     """Return whether an exception or one of its causes is an OSError with one of the numbers."""
-    return any(isinstance(cause, OSError) and cause.errno in numbers for cause in _cause_chain(error))
+    return any(isinstance(cause, OSError) and cause.errno in error_numbers for cause in _cause_chain(error))
 
 
 # -- files of the cache ---------------------------------------------------------------------------------------------

@@ -70,8 +70,8 @@ def read_pdparams(path: str | os.PathLike) -> dict[str, np.ndarray]:
 class _CheckedFile(io.RawIOBase):
     """A file that refuses to read beyond its end, since a length in a pickle may be wrong."""
 
-    def __init__(self, content: mmap.mmap) -> None:
-        self.content = content
+    def __init__(self, pickle_file: mmap.mmap) -> None:
+        self.content = pickle_file
 
     def read(self, size: int = -1) -> bytes:
         """Return the next ``size`` bytes, or all remaining bytes for -1; reject a size beyond the end of the file."""
@@ -88,14 +88,14 @@ class _CheckedFile(io.RawIOBase):
         return self.content.tell()
 
 
-def _check_operations(content: mmap.mmap) -> None:
+def _check_operations(pickle_file: mmap.mmap) -> None:
     """Check the operations of a pickle without running any.
 
     Raises:
         _RefusedError: Paddle does not write such an operation, or an index of the memo is beyond the file's length.
     """
     try:
-        for operation, argument, position in pickletools.genops(cast(IO[bytes], _CheckedFile(content))):
+        for operation, argument, position in pickletools.genops(cast(IO[bytes], _CheckedFile(pickle_file))):
             if operation.name not in OPERATIONS:
                 raise _RefusedError(
                     f"is no pickle of named arrays: {operation.name} at byte {position}; nothing of it ran"

@@ -32,18 +32,18 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = I
     return (losses * is_counted.astype(losses.dtype)).sum() / count.clip(min=1) + nan_if_empty
 
 
-def weighted_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
+def weighted_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, class_weights: paddle.Tensor) -> paddle.Tensor:
     """Return the mean cross entropy, weighted by the class of each row; NaN if all weights are 0.
 
     Args:
         logits: scores, (N, classes).
         labels: class of each row, int64 (N,); rows with :data:`IGNORED_LABEL` are ignored.
-        weights: weight of each class, (classes,).
+        class_weights: weight of each class, (classes,).
     """
     is_counted = labels != IGNORED_LABEL
     classes = paddle.where(is_counted, labels, paddle.zeros_like(labels))
     losses = cross_entropies(logits, classes)
-    weight = paddle.gather(weights, classes).astype(losses.dtype) * is_counted.astype(losses.dtype)
+    weight = paddle.gather(class_weights, classes).astype(losses.dtype) * is_counted.astype(losses.dtype)
     return (losses * weight).sum() / weight.sum()
 
 

@@ -83,15 +83,15 @@ def cache_if_eager(make_order: Callable[..., Order]) -> Callable[..., Order]:
 
 
 @cache_if_eager
-def heads_first(batch: int, length: int, heads: int) -> Order:
+def heads_first(num_texts: int, length: int, heads: int) -> Order:
     """Return the order that sorts rows by (batch, head, position), from (batch, position, head).
 
     Args:
-        batch: number of texts.
+        num_texts: number of texts.
         length: number of positions of each text.
         heads: number of heads.
     """
-    rows = paddle.arange(batch * length * heads, dtype="int64")
+    rows = paddle.arange(num_texts * length * heads, dtype="int64")
     index = rows.reshape([-1, length, heads]).transpose([0, 2, 1]).flatten()
     inverse = rows.reshape([-1, heads, length]).transpose([0, 2, 1]).flatten()
     return Order(index.contiguous(), inverse.contiguous().unsqueeze(0))

@@ -89,15 +89,15 @@ class ChunkedSelfAttention(nn.Layer):
         order = heads_first(batch_size(projection), projection.shape[1], self.num_attention_heads)
         return at("heads", reorder(projection.reshape([-1, self.attention_head_size]), order))
 
-    def merge_heads(self, rows: Tensor, batch: int, length: int) -> Tensor:
+    def merge_heads(self, rows: Tensor, num_texts: int, length: int) -> Tensor:
         """Merge heads: (B*H*T, D) -> (B, T, H*D).
 
         Args:
             rows: vectors of all heads, (B*H*T, D).
-            batch: number of texts, B.
+            num_texts: number of texts, B.
             length: number of positions, T.
         """
-        order = heads_first(batch, length, self.num_attention_heads).invert()
+        order = heads_first(num_texts, length, self.num_attention_heads).invert()
         return reorder(rows, order).reshape([-1, length, self.num_attention_heads * self.attention_head_size])
 
     def neighbor_indices(self, num_chunks: int) -> Tensor:
@@ -127,12 +127,12 @@ class ChunkedSelfAttention(nn.Layer):
         mask = attention_mask.astype("bool").unsqueeze(1)
         return mask.expand([batch, self.num_attention_heads, length]).reshape([-1, length])
 
-    def draw_keep_mask(self, batch: int, num_chunks: int, *sizes: int) -> Tensor | None:
+    def draw_keep_mask(self, num_texts: int, num_chunks: int, *sizes: int) -> Tensor | None:
         """Draw which attention probabilities dropout keeps, bool (B*H, n, C, K); None if it keeps all.
 
         The axes of the random draw are B, H, n (only for several chunks), C and K.
         """
-        axes = [batch, self.num_attention_heads, *([num_chunks] if num_chunks > 1 else []), *sizes]
+        axes = [num_texts, self.num_attention_heads, *([num_chunks] if num_chunks > 1 else []), *sizes]
         keep_mask = draw_keep_mask(self.dropout, self.training, axes)
         return None if keep_mask is None else keep_mask.reshape([-1, num_chunks, *sizes])
 
@@ -143,7 +143,7 @@ class ChunkedSelfAttention(nn.Layer):
         value: Tensor,
         positions: Tensor | None,
         token_mask: Tensor | None,
-        batch: int,
+        num_texts: int,
         with_normalizer: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend between adjacent chunks.
@@ -154,7 +154,7 @@ class ChunkedSelfAttention(nn.Layer):
             value: values, (B*H, n, C, D).
             positions: text position of every row, int64 (B*H or 1, n, C); None if no mask needs it.
             token_mask: whether a row is a token and not padding, bool (B*H, n, C); None without padding.
-            batch: batch size, B.
+            num_texts: number of texts, B.
             with_normalizer: whether the log of the normalizers is returned.
 
         Returns:
@@ -171,7 +171,7 @@ class ChunkedSelfAttention(nn.Layer):
                 self.hides_itself,
                 masked_value(query),
                 self_masked_value(query),
-                self.draw_keep_mask(batch, num_chunks, size, size * neighbors.shape[1]),
+                self.draw_keep_mask(num_texts, num_chunks, size, size * neighbors.shape[1]),
                 self.dropout,
             )
             context, normalizer = chunk_attention(query, key, value, masks, with_normalizer)
@@ -181,7 +181,7 @@ class ChunkedSelfAttention(nn.Layer):
             # The scores, (B*H, n, C, K), are the largest tensors here, so no variable keeps them longer than needed.
             weights = masked_softmax(at("scores", product(query, key, transpose_y=True)), score_masks, with_normalizer)
             probabilities, normalizer = weights if isinstance(weights, tuple) else (weights, None)
-            keep_mask = self.draw_keep_mask(batch, *probabilities.shape[1:])
+            keep_mask = self.draw_keep_mask(num_texts, *probabilities.shape[1:])
             probabilities = at("probabilities", probabilities)
             probabilities = (
                 probabilities if keep_mask is None else ops.keep_masked(probabilities, keep_mask, self.dropout)
@@ -304,21 +304,21 @@ class LSHSelfAttention(ChunkedSelfAttention):
             context = at("combined", (context.reshape(rounds) * share).sum(1)).reshape([-1, self.attention_head_size])
         return self.merge_heads(context, batch, length), buckets
 
-    def single_chunk_positions(self, batch: int, length: int) -> Tensor:
+    def single_chunk_positions(self, num_texts: int, length: int) -> Tensor:
         """Return the positions of an unsorted sequence with a single chunk, (B*H, 1, T).
 
         Args:
-            batch: number of texts, B.
+            num_texts: number of texts, B.
             length: number of positions, T.
         """
-        return (paddle.arange(batch * self.num_attention_heads * length) % length).reshape([-1, 1, length])
+        return (paddle.arange(num_texts * self.num_attention_heads * length) % length).reshape([-1, 1, length])
 
     def attend_rows(
         self,
         query_key: Tensor,
         value: Tensor,
         positions: Tensor,
-        batch: int,
+        num_texts: int,
         attention_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend between adjacent chunks of rows that are already sorted.
@@ -327,7 +327,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
             query_key: shared queries and keys, (B*H*n*C, D).
             value: values, (B*H*n*C, D).
             positions: text position of every row, (B*H, n, C).
-            batch: batch size, B.
+            num_texts: number of texts, B.
             attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
 
         Returns:
@@ -342,7 +342,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
             token_mask = paddle.gather(rows.flatten(), (positions.flatten(1) + first).flatten())
             token_mask = token_mask.reshape(positions.shape)
         has_rounds = self.num_hashes > 1
-        context, weight = self.attend(query, self.make_key(query), value, positions, token_mask, batch, has_rounds)
+        context, weight = self.attend(query, self.make_key(query), value, positions, token_mask, num_texts, has_rounds)
         return context.reshape([-1, self.attention_head_size]), None if weight is None else weight.reshape([-1, 1])
 
     def make_key(self, query_key: Tensor) -> Tensor:
@@ -369,7 +369,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         shape = [self.num_attention_heads, self.attention_head_size, self.num_hashes, half]
         return normal(shape, _dtype_name(dtype), self.config.hash_seed)
 
-    def hash_vectors(self, vectors: Tensor, rotations: Tensor, batch: int, attention_mask: Tensor | None) -> Tensor:
+    def hash_vectors(self, vectors: Tensor, rotations: Tensor, num_texts: int, attention_mask: Tensor | None) -> Tensor:
         """Return the bucket of each vector by angular LSH (Andoni et al. 2015).
 
         The bucket is the nearest axis of a randomly rotated cross-polytope.
@@ -377,14 +377,14 @@ class LSHSelfAttention(ChunkedSelfAttention):
         Args:
             vectors: shared queries and keys without gradient, (B*H*T, D).
             rotations: rotations from :meth:`draw_rotations`.
-            batch: batch size, B.
+            num_texts: number of texts, B.
             attention_mask: 1 for tokens and 0 for padding, (B, T); padding gets a separate bucket.
 
         Returns:
             Buckets, int64 (B, H, R*T); the buckets of different rounds do not overlap.
         """
         heads, rounds, size = self.num_attention_heads, self.num_hashes, self.attention_head_size
-        length = vectors.shape[0] // (batch * heads) if attention_mask is None else attention_mask.shape[1]
+        length = vectors.shape[0] // (num_texts * heads) if attention_mask is None else attention_mask.shape[1]
         vectors = vectors.reshape([-1, heads, length, size])
         factors = self.bucket_factors(length)
         projections = paddle.matmul(vectors, rotations.reshape([heads, size, -1]))

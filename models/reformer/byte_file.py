@@ -63,11 +63,11 @@ def tokenizer_file() -> dict[str, Any]:
     }
 
 
-def is_byte_file(content: dict[str, Any]) -> bool:
+def is_byte_file(tokenizer_json: dict[str, Any]) -> bool:
     """Return whether the content of a ``tokenizer.json`` gives the ids of bytes, also after `tokenizers` saved it."""
     byte_file = tokenizer_file()
-    model = content.get("model")
+    model = tokenizer_json.get("model")
     if not isinstance(model, dict) or model.get("vocab") != byte_file["model"]["vocab"] or model.get("merges"):
         return False
     keys = ("normalizer", "pre_tokenizer")
-    return model.get("type") == "BPE" and all(content.get(key) == byte_file[key] for key in keys)
+    return model.get("type") == "BPE" and all(tokenizer_json.get(key) == byte_file[key] for key in keys)

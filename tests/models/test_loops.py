@@ -65,7 +65,7 @@ def test_attention_of_chunks(draw, monkeypatch, kind, is_decoder, before, after,
     layer.draw_keep_mask = lambda *sizes: drawn
 
     def attend(query, key, value):
-        return layer.attend(query, key, value, place, kept, batch=3, with_normalizer=True)
+        return layer.attend(query, key, value, place, kept, num_texts=3, with_normalizer=True)
 
     calls, whole = [], compiled.attend_chunks
     monkeypatch.setattr(compiled, "attend_chunks", lambda *given: calls.append(1) or whole(*given))

@@ -65,7 +65,7 @@ def test_chunks_of_every_length_attend_wherever_they_stand(draw, monkeypatch, si
     ).reshape(shape)
     kept = draw.random(shape) < 0.9
     tensors = (paddle.to_tensor(one.astype("float32")) for one in (query, key, value))
-    found, _ = layer.attend(*tensors, paddle.to_tensor(place), paddle.to_tensor(kept), batch=len(PLACES))
+    found, _ = layer.attend(*tensors, paddle.to_tensor(place), paddle.to_tensor(kept), num_texts=len(PLACES))
     exact = attended(query, key, value, place, kept, layer.num_chunks_before, True, kind == "lsh")
     np.testing.assert_allclose(found.numpy(), exact, rtol=0, atol=CLOSE * np.abs(value).max())
 

@@ -221,10 +221,10 @@ def _spread_over_seeds(
     yield ComparisonTable(f"Spread over {len(runs)} seeds", rows, notes, columns)
 
 
-def _table_rows(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def _table_rows(column_values: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Return a row for each key in any column: the key, and its value in each column."""
-    keys = dict.fromkeys(key for column in columns for key in column)
-    return [(key, *(_format_cell(column.get(key, "")) for column in columns)) for key in keys]
+    keys = dict.fromkeys(key for column in column_values for key in column)
+    return [(key, *(_format_cell(column.get(key, "")) for column in column_values)) for key in keys]
 
 
 def _format_cell(value: Any) -> str:
@@ -232,9 +232,9 @@ def _format_cell(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _differing_rows(columns: Sequence[Mapping[str, Any]], without: str = "") -> list[tuple[str, ...]]:
+def _differing_rows(column_values: Sequence[Mapping[str, Any]], without: str = "") -> list[tuple[str, ...]]:
     """Return the rows whose values differ, except the row of the key ``without``."""
-    return [row for row in _table_rows(columns) if len(set(row[1:])) > 1 and row[0] != without]
+    return [row for row in _table_rows(column_values) if len(set(row[1:])) > 1 and row[0] != without]
 
 
 def _incomparable_reason(split_name: str, runs: Sequence[RunFiles]) -> str:

@@ -52,10 +52,10 @@ class RowNote:
     count: int = 0
     first: list[int] = field(default_factory=list)
 
-    def add(self, numbers: Sequence[int]) -> None:
+    def add(self, row_numbers: Sequence[int]) -> None:
         """Add row numbers to the note."""
-        self.count += len(numbers)
-        self.first += numbers[: MAX_LISTED_ROWS - len(self.first)]
+        self.count += len(row_numbers)
+        self.first += row_numbers[: MAX_LISTED_ROWS - len(self.first)]
 
     def line(self, problem: str) -> str:
         """Return the note as a line, such as ``3 rows have no text: 5, 9, 12``."""
@@ -167,7 +167,7 @@ def append_columns(
     new_columns: Mapping[str, type],
     label_fn: LabelFn,
     console: Console,
-    options: Mapping[str, bool],
+    writer_options: Mapping[str, bool],
 ) -> None:
     """Write the rows of a table with new columns at the end, and print the speed and notes on unusual rows.
 
@@ -178,7 +178,7 @@ def append_columns(
         new_columns: name of each new column -> type of its values.
         label_fn: function that computes the values of the new columns from the inputs.
         console: console for the progress, the speed and notes.
-        options: ``overwrite`` and ``escapes_formulas`` of :func:`.table_writer.open_table_writer`.
+        writer_options: ``overwrite`` and ``escapes_formulas`` of :func:`.table_writer.open_table_writer`.
     """
     if duplicates := [name for name in new_columns if name in table.names]:
         raise UserError(
@@ -186,7 +186,7 @@ def append_columns(
         )
     start_time = time.monotonic()
     with (
-        open_table_writer(target, table, new_columns, **options) as writer,
+        open_table_writer(target, table, new_columns, **writer_options) as writer,
         ProgressBar(console, "rows", table.size) as bar,
     ):
         notes = _label_chunks(table, input_columns, len(new_columns), label_fn, writer, bar)
@@ -197,7 +197,9 @@ def append_columns(
     for problem, row_note in notes.items():
         console.print(f"note: {row_note.line(problem)}", soft_wrap=True)
     if writer.formulas:
-        console.print(f"note: {_describe_formulas(writer.formulas, options['escapes_formulas'])}", soft_wrap=True)
+        console.print(
+            f"note: {_describe_formulas(writer.formulas, writer_options['escapes_formulas'])}", soft_wrap=True
+        )
 
 
 def _describe_formulas(count: int, spreadsheet_safe: bool) -> str:
@@ -300,7 +302,7 @@ def _column_texts(rows: Rows, column: str) -> list[str | None]:
 
 def _predict_chunk(
     rows: Rows,
-    columns: Mapping[str, list[str | None]],
+    column_texts: Mapping[str, list[str | None]],
     num_new_columns: int,
     label_fn: LabelFn,
     advance: AdvanceFn,
@@ -311,14 +313,14 @@ def _predict_chunk(
 
     Args:
         rows: rows of the chunk.
-        columns: texts of each input column, by name.
+        column_texts: texts of each input column, by name.
         num_new_columns: number of columns that are added.
         label_fn: function that predicts the new columns, given texts.
         advance: function that is called with the number of rows that were finished.
     """
-    complete_indices, notes = [], {f"no {name}": list[int]() for name in columns}
+    complete_indices, notes = [], {f"no {name}": list[int]() for name in column_texts}
     for index in range(len(rows)):
-        missing = next((name for name, values in columns.items() if not (values[index] or "").strip()), None)
+        missing = next((name for name, values in column_texts.items() if not (values[index] or "").strip()), None)
         if missing is None:
             complete_indices.append(index)
         else:
@@ -326,7 +328,7 @@ def _predict_chunk(
     new_columns: list[list[Any]] = [[None] * len(rows) for _ in range(num_new_columns)]
     if not complete_indices:
         return new_columns, notes
-    texts = {name: [values[index] or "" for index in complete_indices] for name, values in columns.items()}
+    texts = {name: [values[index] or "" for index in complete_indices] for name, values in column_texts.items()}
     result = label_fn(texts, [rows.first_number + index for index in complete_indices], advance)
     for target, values in zip(new_columns, result.columns, strict=True):
         for index, value in zip(complete_indices, values, strict=True):

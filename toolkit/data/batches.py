@@ -64,7 +64,7 @@ def _has_value_per_token(value: Any, tokens: np.ndarray) -> bool:
     return array.shape == tokens.shape and array.dtype.kind in "iu"
 
 
-def split_batch(batch: dict[str, paddle.Tensor], max_examples: int) -> list[dict[str, paddle.Tensor]]:
+def split_batch(batch: Mapping[str, paddle.Tensor], max_examples: int) -> list[Mapping[str, paddle.Tensor]]:
     """Divide a batch into micro-batches of at most `max_examples`; a batch that fits is returned unchanged."""
     num_examples = len(next(iter(batch.values())))
     if num_examples <= max_examples:

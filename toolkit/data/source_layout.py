@@ -80,7 +80,7 @@ def find_source_layout(
 
 
 def _is_text_table(
-    recipe: Recipe, source: Path, text_columns: Collection[str], options: Mapping[str, str], encoding: str
+    recipe: Recipe, source: Path, text_columns: Collection[str], layout_keys: Mapping[str, str], encoding: str
 ) -> bool:
     """Return whether a text file is a table with the text columns, according to its header, options or recipe.
 
@@ -88,10 +88,10 @@ def _is_text_table(
         recipe: recipe of the run.
         source: file to read.
         text_columns: columns that the recipe names as texts.
-        options: layout options of the recipe.
+        layout_keys: layout options of the recipe.
         encoding: encoding of the file.
     """
-    if options.keys() & {"delimiter", "quote", "columns"}:
+    if layout_keys.keys() & {"delimiter", "quote", "columns"}:
         return True
     layout = Layout(encoding=encoding, quote=recipe.data.quote or '"')
     first_row = _read_first_row(source, "csv", recipe.data.delimiter, layout)

@@ -302,8 +302,8 @@ def read_csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
         if layout.columns:
             yield list(layout.columns)
 
-        def row_error(error: object) -> UnreadableFile:
-            return UnreadableFile(f"{path}:{line}:", f"{f'row {number}' if number else 'the header'} {error}")
+        def row_error(reason: object) -> UnreadableFile:
+            return UnreadableFile(f"{path}:{line}:", f"{f'row {number}' if number else 'the header'} {reason}")
 
         while True:
             try:

@@ -55,8 +55,8 @@ def read_json_rows(
         separator = re.compile(r"[\s,]*" if list_start else r"\s*")
         position, counted_up_to, line, number = list_start.end() if list_start else 0, 0, 1, 1
 
-        def row_error(error: object) -> UnreadableFile:
-            return UnreadableFile(f"{path}:{line}:", f"row {number} {error}")
+        def row_error(reason: object) -> UnreadableFile:
+            return UnreadableFile(f"{path}:{line}:", f"row {number} {reason}")
 
         while True:
             position = separator.match(text, position).end()  # type: ignore[union-attr]

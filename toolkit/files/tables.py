@@ -99,9 +99,9 @@ class Rows:
 class ArrowRows(Rows):
     """Rows of a parquet or Arrow file, stored as a record batch."""
 
-    def __init__(self, first_number: int, batch: pa.RecordBatch) -> None:
-        super().__init__(first_number, batch.schema.names, [], None)
-        self.batch: pa.RecordBatch = batch
+    def __init__(self, first_number: int, record_batch: pa.RecordBatch) -> None:
+        super().__init__(first_number, record_batch.schema.names, [], None)
+        self.batch: pa.RecordBatch = record_batch
 
     def __len__(self) -> int:
         return self.batch.num_rows

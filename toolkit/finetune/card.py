@@ -291,11 +291,11 @@ def _results(results: dict[str, Any], lower_is_better: Mapping[str, bool]) -> st
     return "\n".join(lines) + f"\n\n{best_note}{baseline}{calibration}\n"
 
 
-def _metric(name: str, numbers: Mapping[str, float | None]) -> str:
+def _metric(name: str, metrics: Mapping[str, float | None]) -> str:
     """A metric of a split; nothing where the split lacks it, such as questions without an answer."""
-    if name not in numbers:
+    if name not in metrics:
         return ""
-    value = numbers[name]
+    value = metrics[name]
     return f"{value:,.0f}" if name in COUNTS and value is not None else _figure(value)
 
 

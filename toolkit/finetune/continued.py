@@ -168,14 +168,14 @@ def _check_architecture(recipe: Recipe, previous_recipe: Recipe, stored_config: 
             raise recipe.error(("model", "config", key), message)
 
 
-def _best_step(metrics: Path) -> int:
+def _best_step(metrics_path: Path) -> int:
     """Return the step of a finished run's best weights, from its ``metrics.json``.
 
     Raises:
         UserError: the file is damaged, or names no such step.
     """
-    results = read_json(metrics, REMEDY)
-    with reading(metrics, REMEDY):
+    results = read_json(metrics_path, REMEDY)
+    with reading(metrics_path, REMEDY):
         best = results.get("best")
         step = best.get("step") if isinstance(best, dict) else None
         if type(step) is not int or step < 0:

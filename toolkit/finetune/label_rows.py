@@ -31,14 +31,14 @@ def names_of(id2label: Mapping[Any, str] | None) -> list[str] | None:
     return None if not names or names == [f"LABEL_{index}" for index in range(len(names))] else names
 
 
-def label_parameters(weights: Any, config: Any, head: str) -> list[str]:
+def label_parameters(weights_module: Any, config: Any, head: str) -> list[str]:
     """Return the names of a head's parameters that have a row for each label.
 
     Args:
-        weights: the family's module of weights.
+        weights_module: the family's module of weights.
     """
-    own = weights.parameters(config, head)
-    wider = weights.parameters(ChainMap({"num_labels": config["num_labels"] + 1}, config), head)
+    own = weights_module.parameters(config, head)
+    wider = weights_module.parameters(ChainMap({"num_labels": config["num_labels"] + 1}, config), head)
     return [name for name, parameter in own.items() if wider[name].shape != parameter.shape]
 
 

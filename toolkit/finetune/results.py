@@ -295,11 +295,11 @@ def _format_interval(interval: Sequence[float] | None) -> str:
     return f"{format_number(interval[0])} to {format_number(interval[1])}" if interval else ""
 
 
-def _figure(name: str, numbers: Mapping[str, float]) -> str:
+def _figure(name: str, metrics: Mapping[str, float]) -> str:
     """A metric of a split; a count without decimals, nothing where the split lacks it."""
-    if name not in numbers:
+    if name not in metrics:
         return ""
-    return f"{numbers[name]:,.0f}" if name in COUNTS else f"{numbers[name]:.4f}"
+    return f"{metrics[name]:,.0f}" if name in COUNTS else f"{metrics[name]:.4f}"
 
 
 def show_results(results: dict[str, Any], recipe: Recipe, folder: Path, console: Console) -> None:

@@ -194,12 +194,12 @@ PAIR_OPTIONS = (
 )
 
 
-def add_options(*options: Callable) -> Callable[[Callable], Callable]:
+def add_options(*option_decorators: Callable) -> Callable[[Callable], Callable]:
     """Return a decorator that adds options to a command; its help shows them in this order."""
 
     def decorate(command: Callable) -> Callable:
-        for option in reversed(options):
-            command = option(command)
+        for add_option in reversed(option_decorators):
+            command = add_option(command)
         return command
 
     return decorate

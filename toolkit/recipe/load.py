@@ -87,24 +87,25 @@ def _check_paths(recipe: Recipe) -> None:
             raise recipe.error(tuple(map(str, path)), f"{file_name}: no file can be called so: {reason}") from None
 
 
-def _explain_error(error: Any) -> tuple[yaml_source.KeyPath, str]:
+def _explain_error(error_details: Any) -> tuple[yaml_source.KeyPath, str]:
     """Return the key of a pydantic error, and a message with a remedy."""
-    path = tuple(str(part) for part in error["loc"] if part != "[key]")  # pydantic adds this for keys of mappings
-    kind, value = error["type"], error["input"]
+    # pydantic adds "[key]" for keys of mappings.
+    path = tuple(str(part) for part in error_details["loc"] if part != "[key]")
+    kind, value = error_details["type"], error_details["input"]
     if kind == "extra_forbidden":
         choices = _known_keys(path[:-1])
         return path, "unknown key" + (yaml_source.suggest(path[-1], choices) or f"; known: {', '.join(choices)}")
     if kind == "missing":
         return path, "missing; it has no default"
     if kind == "literal_error":
-        choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        choices = error_details["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         suggestion = yaml_source.suggest(str(value), choices)
         return path, f"{yaml_source.quote_value(value)} is not one of {', '.join(choices)}{suggestion}"
     if kind == "value_error":  # raised by a validator of :mod:`toolkit.recipe.all_keys`
-        return path, str(error["ctx"]["error"])
+        return path, str(error_details["ctx"]["error"])
     if kind in ("model_type", "dict_type"):
         return path, f"expected a mapping of keys to values, got {yaml_source.quote_value(value)}"
-    return path, f"{yaml_source.quote_value(value)}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    return path, f"{yaml_source.quote_value(value)}: {error_details['msg'][0].lower()}{error_details['msg'][1:]}"
 
 
 def _known_keys(key_path: yaml_source.KeyPath) -> list[str]:

@@ -148,21 +148,21 @@ def _parse_mapping(text: str, source: Source) -> dict[str, Any]:
     return values
 
 
-def _decode(content: bytes, source: Source) -> str:
+def _decode(file_bytes: bytes, source: Source) -> str:
     """Return the text of a file with line feeds as line breaks.
 
     Args:
-        content: bytes of the file.
+        file_bytes: bytes of the file.
         source: name and lines of the recipe, for errors.
 
     Raises:
         UserError: the file is not UTF-8.
     """
-    content = content.removeprefix(codecs.BOM_UTF8)
+    file_bytes = file_bytes.removeprefix(codecs.BOM_UTF8)
     try:
-        text = content.decode("utf-8")
+        text = file_bytes.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = len((content[: error.start] + b"x").splitlines())
+        line = len((file_bytes[: error.start] + b"x").splitlines())
         raise UserError(f"{source.name}:{line}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

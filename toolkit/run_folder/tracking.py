@@ -236,11 +236,11 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
-def _describe_lines(numbers: list[int]) -> str:
+def _describe_lines(line_numbers: list[int]) -> str:
     """Return words for damaged lines of the metrics file, given their numbers."""
-    if len(numbers) == 1:
-        return f"line {numbers[0]} is no row of metrics"
-    return f"{len(numbers)} lines, the first of them {numbers[0]}, are no rows of metrics"
+    if len(line_numbers) == 1:
+        return f"line {line_numbers[0]} is no row of metrics"
+    return f"{len(line_numbers)} lines, the first of them {line_numbers[0]}, are no rows of metrics"
 
 
 class Tracker:

@@ -101,11 +101,11 @@ class WandbRun:
         with self._continuing_after_errors():
             self._run = _start_run(folder, recipe)
 
-    def log(self, row: dict[str, Any], numbers: dict[str, Any]) -> None:
-        """Record ``numbers``, metric -> value, at the step and epoch of a row of metrics."""
+    def log(self, row: dict[str, Any], metrics: dict[str, Any]) -> None:
+        """Record ``metrics``, metric -> value, at the step and epoch of a row of metrics."""
         with self._continuing_after_errors():
             if self._run is not None:
-                self._run.log({"step": row["step"], "epoch": row["epoch"], **numbers})
+                self._run.log({"step": row["step"], "epoch": row["epoch"], **metrics})
 
     def summarize(self, results: dict[str, Any]) -> None:
         """Record the content of metrics.json: the best step, and the metrics of each split at this step."""

@@ -175,12 +175,14 @@ class Task(Protocol):
     def prediction_columns(self, run: Run) -> dict[str, type]:
         """Return the types of the columns that :meth:`label_rows` fills, by name: str, float, int or list."""
 
-    def label_rows(self, run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
+    def label_rows(
+        self, run: Run, column_texts: Mapping[str, Sequence[str]], advance: Callable[[int], None]
+    ) -> LabeledRows:
         """Make predictions for the rows of a file.
 
         Args:
             run: finished run.
-            columns: texts of all rows, by the name in ``ROW_COLUMNS``; at least one row, and no text is empty.
+            column_texts: texts of all rows, by the name in ``ROW_COLUMNS``; at least one row, and no text is empty.
             advance: called repeatedly with the number of rows that were predicted since the last call.
         """
 

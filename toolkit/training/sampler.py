@@ -43,21 +43,21 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
         self.on_epoch = on_epoch
         self._start = (0, 0)
 
-    def start_at(self, epoch: int, batch: int) -> None:
+    def start_at(self, epoch: int, batch_index: int) -> None:
         """Start one epoch at a later batch. All other epochs start at their first batch."""
-        self._start = (epoch, batch)
+        self._start = (epoch, batch_index)
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the order of all examples in an epoch, over all processes: (examples,) int64."""
         generator = np.random.RandomState([self.seed % 2**32, self.seed // 2**32, epoch])
         return generator.permutation(len(self.dataset))
 
-    def has_examples(self, batch: int) -> bool:
+    def has_examples(self, batch_index: int) -> bool:
         """Return whether this process has a part of a batch.
 
         The last batch of an epoch may have fewer examples than there are processes.
         """
-        return self.local_rank < min(self.batch_size, len(self.dataset) - batch * self.batch_size)
+        return self.local_rank < min(self.batch_size, len(self.dataset) - batch_index * self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self.order(self.epoch)

@@ -56,9 +56,9 @@ def in_own_order(arrays: Sequence[np.ndarray], order: np.ndarray) -> tuple[np.nd
     return tuple(array[inverse_order] for array in arrays)
 
 
-def seed_of_batch(seed: int, batch: int) -> int:
+def seed_of_batch(seed: int, batch_index: int) -> int:
     """Return the seed of the generators for a batch of an evaluation."""
-    return seed if batch == 0 else int(digest_parts("evaluation", seed, batch)[:8], 16)
+    return seed if batch_index == 0 else int(digest_parts("evaluation", seed, batch_index)[:8], 16)
 
 
 def evaluate_shared(

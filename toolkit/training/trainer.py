@@ -252,16 +252,16 @@ class Finetuner(Trainer):
 
     # -- called by the callback -------------------------------------------------------------------------------------
 
-    def record(self, split_name: str, numbers: dict[str, float]) -> None:
+    def record(self, split_name: str, metrics: dict[str, float]) -> None:
         """Write a row of metrics for the step just done.
 
         Args:
             split_name: name of the data set that was measured.
-            numbers: metrics by name.
+            metrics: metrics by name.
         """
         if self.tracker is not None:
             place = {"step": self.state.global_step, "epoch": round(self.state.epoch, 4), "split": split_name}
-            self.tracker.write({**place, **numbers, "seconds": round(self.seconds, 3)})
+            self.tracker.write({**place, **metrics, "seconds": round(self.seconds, 3)})
 
     def judge(self, metrics: dict[str, float]) -> bool:
         """Return whether a validation is the best so far, and update the best weights or the patience accordingly.
@@ -402,7 +402,7 @@ class Finetuner(Trainer):
         """Return the model itself, because :meth:`training_step` sums gradients; fleet wraps a model with sharding."""
         return super()._wrap_model(model, training) if self.sharding or num_processes() == 1 else model
 
-    def num_loss_terms(self, batch: dict[str, paddle.Tensor]) -> float:
+    def num_loss_terms(self, batch: Mapping[str, paddle.Tensor]) -> float:
         """Return the divisor of a micro-batch's loss: its number of terms, or the sum of their class weights.
 
         With several labels per text, class weights scale terms but do not change their number.

@@ -12,7 +12,7 @@ remain.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +103,7 @@ def compute_port_logits(
 
 
 def _forward(
-    model: Any, rotations: Sequence[paddle.Tensor], batch: dict[str, np.ndarray]
+    model: Any, rotations: Sequence[paddle.Tensor], batch: Mapping[str, np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the outputs of a model, and the projections of the vectors on the directions in each LSH layer.
 
@@ -125,14 +125,16 @@ def _recording_projections(model: Any, projections: list[np.ndarray]) -> Iterato
     """Append the projections of the model's LSH layers to ``projections`` in the ``with`` block."""
 
     def wrap(layer: Any, original: Any) -> Any:
-        def hash_vectors(vectors: paddle.Tensor, rotations: paddle.Tensor, batch: int, mask: Any) -> paddle.Tensor:
+        def hash_vectors(vectors: paddle.Tensor, rotations: paddle.Tensor, num_texts: int, mask: Any) -> paddle.Tensor:
             heads, size, rounds, half = rotations.shape
-            products = paddle.matmul(vectors.reshape([batch, heads, -1, size]), rotations.reshape([heads, size, -1]))
-            factors = layer.bucket_factors(vectors.shape[0] // (batch * heads))
-            rows = products.reshape([batch, heads, -1, rounds, half]).numpy()
+            products = paddle.matmul(
+                vectors.reshape([num_texts, heads, -1, size]), rotations.reshape([heads, size, -1])
+            )
+            factors = layer.bucket_factors(vectors.shape[0] // (num_texts * heads))
+            rows = products.reshape([num_texts, heads, -1, rounds, half]).numpy()
             stops = np.cumsum([factor // 2 for factor in factors])[:-1]
             projections.extend(np.split(rows, stops, axis=-1))
-            return original(vectors, rotations, batch, mask)
+            return original(vectors, rotations, num_texts, mask)
 
         return hash_vectors
 

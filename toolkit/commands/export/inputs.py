@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def make_batches(run: Run, splits: Any) -> tuple[list[dict[str, np.ndarray]], st
     return _split_batch({name: batch[name] for name in INPUTS}), f"{name} split"
 
 
-def _split_batch(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+def _split_batch(batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Return a large batch as batches of at most :data:`BATCH_SIZE` examples.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import paddle
 
@@ -47,7 +47,7 @@ class ConstantGenerator(randomness.Generator):
         """Do nothing, since nothing is drawn."""
 
 
-def draw_rotations(model: paddle.nn.Layer, batch: dict[str, paddle.Tensor], seed: int) -> list[paddle.Tensor]:
+def draw_rotations(model: paddle.nn.Layer, batch: Mapping[str, paddle.Tensor], seed: int) -> list[paddle.Tensor]:
     """Return the same LSH rotations as ``toolkit predict`` draws: from the run's seed, or from ``hash_seed``.
 
     Args:

@@ -211,18 +211,18 @@ def count_windows(lengths: np.ndarray, max_tokens: int) -> float:
     return float(np.maximum(1, np.ceil(lengths / max_tokens)).mean())
 
 
-def choose_epochs(labels: int, examples: int, length: int) -> int:
+def choose_epochs(num_labels: int, examples: int, length: int) -> int:
     """Return the number of passes after which a small, randomly initialized classifier begins to memorize its texts.
 
     Measured on reviews (8,500 texts, two labels): accuracy is best after the third of fifteen passes (0.74) and falls
     to 0.71. On intents (10,000 texts, 77 labels) it rises up to the ninth pass.
 
     Args:
-        labels: number of labels.
+        num_labels: number of labels.
         examples: number of training examples.
         length: maximum length of an example, in tokens.
     """
-    passes = MANY_LABELS_PASSES if labels > FEW_LABELS else FEW_LABELS_PASSES
+    passes = MANY_LABELS_PASSES if num_labels > FEW_LABELS else FEW_LABELS_PASSES
     batch = _choose_batch_size(examples, length)
     return max(passes, round(MIN_STEPS[batch] * batch / examples))
 

@@ -78,7 +78,11 @@ class Columns:
 
 
 def choose_columns(
-    source_name: str, rows: datasets.Dataset, texts: Sequence[str], labels: Sequence[str], problem: str | None = None
+    source_name: str,
+    rows: datasets.Dataset,
+    texts: Sequence[str],
+    label_columns: Sequence[str],
+    problem: str | None = None,
 ) -> Columns:
     """Choose the columns of the texts and labels of a table.
 
@@ -86,17 +90,17 @@ def choose_columns(
         source_name: name of the data file, for error messages.
         rows: rows of the table.
         texts: text columns that the user named; empty to find them.
-        labels: label columns that the user named; empty to find them.
+        label_columns: label columns that the user named; empty to find them.
         problem: value of ``data.problem_type``; None to detect it.
 
     Raises:
         UserError: a column is missing or not found, or has no labels that can be learned.
     """
     names = rows.column_names
-    for name in (*texts, *labels):
+    for name in (*texts, *label_columns):
         if name not in names:
             raise UserError(f"{source_name}: has no column {name}{suggest(name, names)}; it has {', '.join(names)}")
-    if both := next((name for name in texts if name in labels), None):
+    if both := next((name for name in texts if name in label_columns), None):
         raise UserError(f"{source_name}: {both} cannot be both the text and the label; name two columns")
     if len(texts) > 2:
         raise UserError(f"{source_name}: --text names {len(texts)} columns; name one, or two that are read together")
@@ -104,9 +108,9 @@ def choose_columns(
     guesses: list[str] = []
     chosen_texts, compares = list(texts), len(texts) > 1
     if not texts:
-        chosen_texts, compares, guesses = find_text_columns(source_name, sample, labels)
-    if labels:
-        target = build_named_target(source_name, rows, labels, problem)
+        chosen_texts, compares, guesses = find_text_columns(source_name, sample, label_columns)
+    if label_columns:
+        target = build_named_target(source_name, rows, label_columns, problem)
     else:
         target, others = _find_label(source_name, rows, chosen_texts, problem, compares=compares)
         if others:
@@ -153,14 +157,14 @@ def spread_indices(count: int) -> list[int]:
 
 
 def find_text_columns(
-    source_name: str, sample: datasets.Dataset, labels: Sequence[str]
+    source_name: str, sample: datasets.Dataset, label_columns: Sequence[str]
 ) -> tuple[list[str], bool, list[str]]:
     """Find the column of the texts, or two columns whose texts belong together.
 
     Args:
         source_name: name of the data for messages.
         sample: some rows of the data.
-        labels: columns of the labels, which hold no texts.
+        label_columns: columns of the labels, which hold no texts.
 
     Returns:
         The columns; whether they are two texts to compare; and a note if another column would do as well.
@@ -169,7 +173,9 @@ def find_text_columns(
         UserError: no column holds texts.
     """
     texts_by_column = {
-        name: values for name in sample.column_names if name not in labels and (values := _texts_in(sample, name))
+        name: values
+        for name in sample.column_names
+        if name not in label_columns and (values := _texts_in(sample, name))
     }
     if not texts_by_column:
         raise UserError(f"{source_name}: has no column of texts; it has {', '.join(sample.column_names)}")
@@ -253,32 +259,37 @@ def _find_pair(lengths: dict[str, float]) -> list[str] | None:
     return candidate_pairs[max(candidate_pairs)] if candidate_pairs else None
 
 
-def build_named_target(source_name: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
+def build_named_target(
+    source_name: str, rows: datasets.Dataset, label_columns: Sequence[str], problem: str | None
+) -> Target:
     """Return the target of the columns that the user named: labels or numbers, with the facts about them.
 
     Args:
         source_name: name of the data for messages.
         rows: rows of the data.
-        labels: columns of the labels.
+        label_columns: columns of the labels.
         problem: problem type that the user chose; None if the user left the choice to the program.
     """
-    if len(labels) > 1:
-        if (non_indicator := find_non_indicator(rows, labels)) is not None:
+    if len(label_columns) > 1:
+        if (non_indicator := find_non_indicator(rows, label_columns)) is not None:
             raise UserError(
                 f"{source_name}: several columns of labels hold 0 and 1 each, and {non_indicator} does not; "
                 "name one column"
             )
-        if problem not in (None, "multi_label") or (indicator_target := find_indicator_target(rows, labels)) is None:
+        if (
+            problem not in (None, "multi_label")
+            or (indicator_target := find_indicator_target(rows, label_columns)) is None
+        ):
             raise UserError(
                 f"{source_name}: several columns of labels are for --problem-type multi_label; name one column"
             )
         return indicator_target
-    target = find_target(rows, labels[0], problem, is_named=True)
+    target = find_target(rows, label_columns[0], problem, is_named=True)
     if target is None:
         what = {
             "regression": "numbers", "multi_label": "several labels a text, with a separator between them",
         }.get(problem or "", "words, whole numbers, or lists of them")  # fmt: skip
-        raise UserError(f"{source_name}: the column {labels[0]} does not hold {what}; name another with --label")
+        raise UserError(f"{source_name}: the column {label_columns[0]} does not hold {what}; name another with --label")
     return target
 
 

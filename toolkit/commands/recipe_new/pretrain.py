@@ -53,13 +53,15 @@ class UnlabeledTexts:
         return [("dataset", "text", "plain text"), ("sources", sources, "")]
 
 
-def inspect_unlabeled_texts(data_paths: Sequence[Path], text_columns: Sequence[str], weights: str) -> UnlabeledTexts:
+def inspect_unlabeled_texts(
+    data_paths: Sequence[Path], text_columns: Sequence[str], weights_folder: str
+) -> UnlabeledTexts:
     """Inspect the texts of a pretraining run.
 
     Args:
         data_paths: files and folders of plain text, or a single table.
         text_columns: text columns of the labeled table that the user named.
-        weights: folder into which the pretraining run will write its model.
+        weights_folder: folder into which the pretraining run will write its model.
 
     Raises:
         UserError: a path does not exist, or is neither plain text nor a single table.
@@ -71,7 +73,7 @@ def inspect_unlabeled_texts(data_paths: Sequence[Path], text_columns: Sequence[s
             raise UserError(f"{path}: {kind}; --pretrain takes text files and folders of them, or one table")
     path, data_files = inspected_data[0]
     if data_files.kind != "text":
-        return _inspect_table(path, data_files, text_columns, weights)
+        return _inspect_table(path, data_files, text_columns, weights_folder)
     if len({other_files.encoding for _, other_files in inspected_data}) > 1:
         raise UserError(f"{path}: the texts of --pretrain are in several encodings; convert them to one")
     files: dict[str, list[Path]] = {}
@@ -84,17 +86,19 @@ def inspect_unlabeled_texts(data_paths: Sequence[Path], text_columns: Sequence[s
     sample = [line for paths in files.values() for text in choose.read_beginnings(paths, encoding)
               for line in text.splitlines()]  # fmt: skip
     data_files = replace(data_files, files=files, classes=False, rows=None)
-    return UnlabeledTexts(data_files, None, sample, max(2, size // DOCUMENT_LENGTH), size, weights)
+    return UnlabeledTexts(data_files, None, sample, max(2, size // DOCUMENT_LENGTH), size, weights_folder)
 
 
-def _inspect_table(path: Path, data_files: DataFiles, text_columns: Sequence[str], weights: str) -> UnlabeledTexts:
+def _inspect_table(
+    path: Path, data_files: DataFiles, text_columns: Sequence[str], weights_folder: str
+) -> UnlabeledTexts:
     """Return the facts about unlabeled texts of a table.
 
     Args:
         path: path that the user named.
         data_files: facts about the table.
         text_columns: columns of the texts that are preferred if they exist.
-        weights: pretrained weights for the recipe.
+        weights_folder: pretrained weights for the recipe.
     """
     rows = data_files.rows
     assert rows is not None
@@ -104,4 +108,4 @@ def _inspect_table(path: Path, data_files: DataFiles, text_columns: Sequence[str
     texts = [str(text or "") for text in sample.select_columns([column])[:][column]]
     size = round(sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) / len(texts) * len(rows))
     data_files = replace(data_files, files={"train": data_files.files["train"]})
-    return UnlabeledTexts(data_files, column, texts, len(rows), size, weights)
+    return UnlabeledTexts(data_files, column, texts, len(rows), size, weights_folder)

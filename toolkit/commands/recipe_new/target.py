@@ -194,12 +194,12 @@ def _format_value(value: Any) -> str:
 
 
 def _build_multi_label_target(
-    columns: list[str], cells: Sequence[list[Any]], separator: str | None, absent: list[int]
+    label_columns: list[str], cells: Sequence[list[Any]], separator: str | None, absent: list[int]
 ) -> Target | None:
     """Return the target of texts with several labels; None if a label is not a word or a whole number.
 
     Args:
-        columns: columns of the labels.
+        label_columns: columns of the labels.
         cells: labels of each row.
         separator: text between two labels in a cell; None if a cell holds a list.
         absent: indices of rows without a value.
@@ -207,7 +207,9 @@ def _build_multi_label_target(
     if not all(isinstance(label, str | int) for cell in cells for label in cell):
         return None
     counts = _count_values([label for cell in cells for label in dict.fromkeys(str(label).strip() for label in cell)])
-    return Target(columns, "multi_label", counts, len(cells), separator, absent, none=sum(not cell for cell in cells))
+    return Target(
+        label_columns, "multi_label", counts, len(cells), separator, absent, none=sum(not cell for cell in cells)
+    )
 
 
 def _count_values(values: Sequence[str]) -> dict[str, int]:

@@ -252,20 +252,20 @@ def _others_lack_texts(data_files: DataFiles, texts: Sequence[str]) -> bool:
 
 
 def _format_columns(
-    columns: Columns, target: Target, dropped_labels: list[str] | str | None, *, drops_texts: bool
+    text_columns: Columns, target: Target, dropped_labels: list[str] | str | None, *, drops_texts: bool
 ) -> list[Line]:
     """Return the lines of the recipe about the columns of a classification task.
 
     Args:
-        columns: columns of the texts.
+        text_columns: columns of the texts.
         target: columns of the labels, and the facts about them.
         dropped_labels: words that mean a missing label, whose rows are left out; None if no rows are.
         drops_texts: whether rows without a text are left out.
     """
-    two, several = len(columns.texts) > 1, len(target.columns) > 1
+    two, several = len(text_columns.texts) > 1, len(target.columns) > 1
     number = "" if target.problem == "regression" else f", of which there are {len(target.counts):,}"
     lines: list[Line] = [
-        ("text", columns.texts if two else columns.texts[0],
+        ("text", text_columns.texts if two else text_columns.texts[0],
          "the columns of the texts, read as one" if two else "the column of the texts"),
         ("label", target.columns if several else target.columns[0],
          "a column of 0 and 1 for each label" if several
@@ -584,14 +584,14 @@ def _format_unlabeled_data(unlabeled_texts: UnlabeledTexts, length: int, write: 
     ]
 
 
-def _format_model(sizes: _Sizes, weights: str | None = None, changed_keys: Sequence[Line] = ()) -> str:
+def _format_model(sizes: _Sizes, pretrained_weights: str | None = None, changed_keys: Sequence[Line] = ()) -> str:
     """Format the model section: new weights, or those of a pretrained model, some of whose keys are changed."""
     name = sizes.family
     origin = "new weights; or a Hugging Face folder or hub id to start from"
     lines: list[Line] = [
         ("name", name, f"the port in models/{name}"),
-        ("weights", weights, "the pretrained model; the head is new" if weights else origin),
-        ("config", list(changed_keys) if weights else sizes.config(), ""),
+        ("weights", pretrained_weights, "the pretrained model; the head is new" if pretrained_weights else origin),
+        ("config", list(changed_keys) if pretrained_weights else sizes.config(), ""),
     ]
     keys_of = families.family(name).config_class
     comment = f"    # keys of transformers.{keys_of}; other keys follow from the length, or have their defaults\n"

@@ -242,14 +242,14 @@ class Record:
         return path
 
 
-def _parse_content(content: dict[str, Any]) -> Content:
+def _parse_content(search_json: dict[str, Any]) -> Content:
     """Return the content of ``search.json`` after checking the type of each field.
 
     Raises:
         ValueError: a field has another type; the message names the first such field.
     """
     try:
-        return Content.model_validate_json(json.dumps(content))
+        return Content.model_validate_json(json.dumps(search_json))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -91,9 +91,9 @@ def options_to_fields(line: str) -> str:
     return re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), line)
 
 
-def _notes_of_texts(labels: LabeledRows) -> dict[str, list[int]]:
+def _notes_of_texts(labeled_rows: LabeledRows) -> dict[str, list[int]]:
     """Return description of a problem -> indices of the texts that have it, counted from 0."""
-    return {options_to_fields(problem): indices for problem, indices in labels.notes.items() if indices}
+    return {options_to_fields(problem): indices for problem, indices in labeled_rows.notes.items() if indices}
 
 
 def _prediction_service(run: Run) -> Service:

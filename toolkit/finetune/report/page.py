@@ -263,11 +263,11 @@ def _versions(folder: Path) -> Section:
     return Section("Made of", [render_macro("pages/elements.html", "facts", tables)])
 
 
-def _figures(metric: str, columns: Sequence[Mapping[str, float | None]]) -> list[str]:
+def _figures(metric: str, column_metrics: Sequence[Mapping[str, float | None]]) -> list[str]:
     """Return a metric of each column; nothing where a column lacks it, such as questions without an answer."""
-    values = [column.get(metric) for column in columns]
+    values = [column.get(metric) for column in column_metrics]
     texts = [f"{value or 0:,.0f}" for value in values] if metric in COUNTS else format_same_decimals(values)
     return [
         "" if metric not in column else "not finite" if value is None else text
-        for column, value, text in zip(columns, values, texts, strict=True)
+        for column, value, text in zip(column_metrics, values, texts, strict=True)
     ]

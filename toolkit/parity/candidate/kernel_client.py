@@ -43,7 +43,7 @@ class KernelClient:
     def __enter__(self) -> KernelClient:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *exception_info: object) -> None:
         """Close the connection, and wait until the server's process has ended."""
         self._connection.close()
         self._process.wait()

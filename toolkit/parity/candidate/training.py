@@ -149,11 +149,11 @@ def apply_gradients(
     """
     table = model.parameter_table  # the property builds it on each access
 
-    def forward(**batch: paddle.Tensor) -> Any:
+    def forward(**micro_batch: paddle.Tensor) -> Any:
         """Return a loss whose gradient is the gradient of an update for the examples in this micro-batch."""
-        on_micro_batch({key: value.numpy() for key, value in batch.items()})
+        on_micro_batch({key: value.numpy() for key, value in micro_batch.items()})
         present = np.zeros(len(terms))
-        np.add.at(present, batch[EXAMPLE].numpy(), 1)
+        np.add.at(present, micro_batch[EXAMPLE].numpy(), 1)
         shares, update = weigh_terms(terms * present), finetuner.state.global_step + 1
         products = []
         for name, parameter in model.named_parameters():

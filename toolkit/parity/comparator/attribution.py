@@ -28,12 +28,12 @@ class Ledger(MessageHandler):
         self._errors: dict[str, TensorStats] = {}
 
     @handles(BEGIN)
-    def _begin_replacement(self, message: Message, content: list[str]) -> None:
+    def _begin_replacement(self, message: Message, part: list[str]) -> None:
         """Start the errors of the next replacement.
 
         Args:
             message: message of the port's process, with the name and, if it sends an array, the array.
-            content: not used.
+            part: name of the replaced part; not used.
         """
         self._errors = {}
 

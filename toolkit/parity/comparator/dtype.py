@@ -135,12 +135,12 @@ class DtypeLedger(MessageHandler):
         self._draws.handle(message)
 
     @handles("signs", "buckets", "choice")
-    def _compare_choice(self, message: Message, content: list[int] | None) -> None:
+    def _compare_choice(self, message: Message, scores_shape: list[int] | None) -> None:
         """Compare the signs, buckets or indices that a module chose with R64's (:class:`.Choices`).
 
         Args:
             message: message of the port's process, with the name and, if it sends an array, the array.
-            content: shape of the scores for indices; None for signs and buckets.
+            scores_shape: shape of the scores for indices; None for signs and buckets.
         """
         self._choices.handle(message)
 

@@ -224,21 +224,21 @@ class DrawCounter:
                 self._note_seen(name, rotation_stats, b"n" + part.tobytes(), what, contents)
 
     def _note_seen(
-        self, name: str, stats: DrawStats, content: bytes, description: str, contents: dict[bytes, tuple[str, int]]
+        self, name: str, stats: DrawStats, part_bytes: bytes, description: str, contents: dict[bytes, tuple[str, int]]
     ) -> None:
         """Add a problem if ``contents`` has this content from an earlier draw; otherwise add the content.
 
         Args:
             name: name of the draw.
             stats: counts of the draw, which the problem is added to.
-            content: bytes of a part of the draw.
+            part_bytes: bytes of a part of the draw.
             description: beginning of the problem's message, such as ``a slice across axis 0 has the numbers of``.
             contents: bytes of each earlier part -> name and step of its draw.
         """
-        if content not in contents:
-            contents[content] = (name, self._step)
+        if part_bytes not in contents:
+            contents[part_bytes] = (name, self._step)
             return
-        other, step = contents[content]
+        other, step = contents[part_bytes]
         where = "one beside it" if (other, step) == (name, self._step) else f"{other} in step {step}"
         if not any(problem.startswith(description) for problem in stats.problems):
             note_problem(stats, f"{description} {where}")

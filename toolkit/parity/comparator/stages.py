@@ -182,14 +182,14 @@ class StageLedger(MessageHandler):
         self.measurements.partial.add_rows(message.value(), start, left_out, truth)
 
     @handles("all rows")
-    def _handle_all_rows(self, message: Message, content: list[int]) -> None:
+    def _handle_all_rows(self, message: Message, gradient_shape: list[int]) -> None:
         """Record the difference of the gradient of an output layer that is not tied, after its last rows.
 
         Args:
             message: message of the port's process, with the name and, if it sends an array, the array.
-            content: shape of the gradient.
+            gradient_shape: shape of the gradient.
         """
-        self.measurements.tensors[f"gradient:{message.name}"] = self.measurements.partial.stats(tuple(content))
+        self.measurements.tensors[f"gradient:{message.name}"] = self.measurements.partial.stats(tuple(gradient_shape))
 
     @handles("own rows")
     def _handle_own_rows(self, message: Message, content: list[Any]) -> None:

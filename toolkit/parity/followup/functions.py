@@ -45,7 +45,11 @@ class ResultMatch(Enum):
 
 
 def find_faulty_function(
-    name: str, ours: ForcedInputDtype, theirs: Fingerprints, error: float | None, resized_outputs: Collection[str] = ()
+    name: str,
+    ours: ForcedInputDtype,
+    theirs: Fingerprints,
+    relative_error: float | None,
+    resized_outputs: Collection[str] = (),
 ) -> FunctionCall | None:
     """Return the call of a function that makes a tensor of the port wrong.
 
@@ -55,14 +59,16 @@ def find_faulty_function(
         name: name of the wrong tensor.
         ours: calls of the port, with the fingerprints of their results.
         theirs: fingerprints of the reference's results.
-        error: relative error of the tensor; None if it has another shape.
+        relative_error: relative error of the tensor; None if it has another shape.
         resized_outputs: names of outputs that hold the right numbers in another shape, such as texts with padding. The
             reference has no counterpart of the port's results in that shape.
     """
     last = ours.computed_by.get(name)
     if last is None:
         return None
-    max_distance = MAX_DISTANCE if error is None else min(MAX_DISTANCE, max(MIN_DISTANCE, ERROR_SHARE * error))
+    max_distance = MAX_DISTANCE
+    if relative_error is not None:
+        max_distance = min(MAX_DISTANCE, max(MIN_DISTANCE, ERROR_SHARE * relative_error))
     origins = _find_origins(ours.calls, last)
     result_matches = _match_results(ours.calls, origins, theirs.results, max_distance)
     other_shapes = [ours.calls[ours.computed_by[one]] for one in resized_outputs if one in ours.computed_by]
@@ -188,7 +194,7 @@ def _wrong_input(
 
 def _find_calls_in_loss(
     calls: Sequence[FunctionCall],
-    numbers: Sequence[int],
+    call_numbers: Sequence[int],
     result_matches: dict[int, ResultMatch],
     theirs: Fingerprints,
     max_distance: float,
@@ -199,7 +205,7 @@ def _find_calls_in_loss(
 
     Args:
         calls: calls of the port.
-        numbers: numbers of the calls to consider, in execution order.
+        call_numbers: numbers of the calls to consider, in execution order.
         result_matches: relation of each call's result to the reference's results, by the call's number.
         theirs: fingerprints of the reference's results.
         max_distance: largest relative distance of equal results.
@@ -212,7 +218,7 @@ def _find_calls_in_loss(
         )
 
     hidden_calls: list[int] = []
-    for number in numbers:
+    for number in call_numbers:
         inputs, result = calls[number].inputs, calls[number].result
         begins = bool(inputs) and all(is_taken(calls[one].result) for one in inputs) and not is_taken(result)
         is_larger = result is not None and result.size > 1
@@ -301,13 +307,13 @@ def _find_origins(calls: Sequence[FunctionCall], last: int) -> list[int]:
 
 
 def _match_results(
-    calls: Sequence[FunctionCall], numbers: Iterable[int], theirs: Sequence[Fingerprint], max_distance: float
+    calls: Sequence[FunctionCall], call_numbers: Iterable[int], theirs: Sequence[Fingerprint], max_distance: float
 ) -> dict[int, ResultMatch]:
     """Return the relation of calls' results to the reference's results, by the call's number.
 
     Args:
         calls: calls of the port.
-        numbers: numbers of the calls to match.
+        call_numbers: numbers of the calls to match.
         theirs: fingerprints of the reference's results.
         max_distance: largest relative distance of equal results.
     """
@@ -335,11 +341,11 @@ def _match_results(
             ResultMatch.AS_IT_IS if any(in_order for _, in_order in similar_results) else ResultMatch.IN_ANOTHER_ORDER
         )
 
-    return {number: match_result(calls[number]) for number in numbers}
+    return {number: match_result(calls[number]) for number in call_numbers}
 
 
 def _find_reordering_call(
-    calls: Sequence[FunctionCall], result_matches: dict[int, ResultMatch], numbers: Sequence[int]
+    calls: Sequence[FunctionCall], result_matches: dict[int, ResultMatch], call_numbers: Sequence[int]
 ) -> FunctionCall | None:
     """Return the first call that puts right numbers into an order which the reference never has.
 
@@ -348,9 +354,9 @@ def _find_reordering_call(
     Args:
         calls: calls of the port.
         result_matches: relation of each call's result to the reference's results, by the call's number.
-        numbers: numbers of the calls that the search starts with. It then continues with their inputs.
+        call_numbers: numbers of the calls that the search starts with. It then continues with their inputs.
     """
-    remaining, reordering, visited_numbers = list(numbers), [], set()
+    remaining, reordering, visited_numbers = list(call_numbers), [], set()
     while remaining:
         number = remaining.pop()
         if number not in visited_numbers and result_matches[number] in (

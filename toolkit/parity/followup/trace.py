@@ -165,19 +165,19 @@ class MovedOutput:
     is_padded: bool
 
 
-def _moved_outputs(content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
+def _moved_outputs(job_content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
     """Return the moved outputs of a job's step, by the reference's path of their modules.
 
     Args:
-        content: content of the job.
+        job_content: content of the job.
         verdict: verdict of the gate.
     """
-    if content.pair is None or content.pair.map is None:
+    if job_content.pair is None or job_content.pair.map is None:
         return {}
     findings = {finding.name: finding.verdict for finding in (*verdict.findings, *verdict.set_aside)}
     names = verdict.same_numbers | {finding.name for finding in verdict.set_aside}
     tensor_names = [name for name in map(TensorName.parse, sorted(names)) if not (name.evaluation or name.call)]
-    modules = content.pair.map.modules
+    modules = job_content.pair.map.modules
     return {
         name.module: MovedOutput(
             str(name._replace(module=f"port {modules[name.module]}")),
@@ -190,7 +190,7 @@ def _moved_outputs(content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
 
 
 def _measure_with(
-    job: Path, content: Job, moved_modules: Collection[str], console: Console, interpreters: Mapping[str, str]
+    job: Path, job_content: Job, moved_modules: Collection[str], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
     """Run the operation trace of one job without R64's replacement for the outputs of some modules.
 
@@ -199,17 +199,17 @@ def _measure_with(
 
     Args:
         job: folder of the job.
-        content: content of the job, with all modules.
+        job_content: content of the job, with all modules.
         moved_modules: modules of the reference whose outputs are not replaced.
         console: console for progress.
         interpreters: interpreter of each side.
     """
-    if content.pair is not None and content.pair.map is not None:
+    if job_content.pair is not None and job_content.pair.map is not None:
         remaining_modules = {
-            theirs: ours for theirs, ours in content.pair.map.modules.items() if theirs not in moved_modules
+            theirs: ours for theirs, ours in job_content.pair.map.modules.items() if theirs not in moved_modules
         }
-        pair = replace(content.pair, map=replace(content.pair.map, modules=remaining_modules))
-        files.write_json(job / "job.json", replace(content, pair=pair))
+        pair = replace(job_content.pair, map=replace(job_content.pair.map, modules=remaining_modules))
+        files.write_json(job / "job.json", replace(job_content, pair=pair))
     for side in ("reference", "candidate"):  # the port waits for the result of the reference
         files.remove_result(job, side, TASK)
     return measure_operations([job], console, interpreters)
@@ -500,17 +500,17 @@ def _sum_errors(steps: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[s
     }
 
 
-def _describe_unmeasured(error: TensorStats, theirs: TensorRecord) -> str:
+def _describe_unmeasured(difference_stats: TensorStats, theirs: TensorRecord) -> str:
     """Return a description of a port's tensor whose error cannot be measured.
 
     Args:
-        error: measurement of the port's tensor.
+        difference_stats: measurement of the port's tensor.
         theirs: record of the reference's tensor.
     """
-    if error.missing:
+    if difference_stats.missing:
         return "no gradient comes back"
-    if error.shape != theirs.shape:
-        return f"shape {error.shape}, the reference's is {theirs.shape}"
+    if difference_stats.shape != theirs.shape:
+        return f"shape {difference_stats.shape}, the reference's is {theirs.shape}"
     return "holds NaN or Inf"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def contrast_labels(labels: np.ndarray, weights: Sequence[float], own_labels: np.ndarray) -> np.ndarray:
+def contrast_labels(labels: np.ndarray, class_weights: Sequence[float], own_labels: np.ndarray) -> np.ndarray:
     """Return labels for synthetic texts that contrast with the labels of the run's own texts.
 
     They alternate between the heaviest and lightest class, the next heaviest and next lightest, and so on, starting
@@ -19,19 +19,19 @@ def contrast_labels(labels: np.ndarray, weights: Sequence[float], own_labels: np
 
     Args:
         labels: labels of the synthetic texts, int64 (N,), or float32 (N, labels) of 0 and 1.
-        weights: weight of each class in the loss.
+        class_weights: weight of each class in the loss.
         own_labels: labels of the run's own texts, with the same layout.
     """
     if labels.ndim > 1:
         return np.concatenate([np.ones_like(labels[:1]), labels[1:]])
-    rising = np.argsort(weights, kind="stable")
+    rising = np.argsort(class_weights, kind="stable")
     ends = np.stack([rising[::-1], rising], 1).ravel()[: len(rising)]
     if rising[-1] in own_labels:
         ends[:2] = ends[1::-1]
     return np.resize(ends, len(labels)).astype(labels.dtype)
 
 
-def spread_labels_by_weight(labels: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+def spread_labels_by_weight(labels: np.ndarray, class_weights: Sequence[float]) -> np.ndarray:
     """Return labels of an update's examples that run from the heaviest to the lightest class.
 
     The weights of micro-batches then differ from their numbers of examples. Several labels per text, (N, labels), are
@@ -39,9 +39,9 @@ def spread_labels_by_weight(labels: np.ndarray, weights: Sequence[float]) -> np.
 
     Args:
         labels: labels of the examples, int64 (N,), or float32 (N, labels).
-        weights: weight of each class in the loss.
+        class_weights: weight of each class in the loss.
     """
     if labels.ndim > 1:
         return labels
-    falling = np.argsort(weights, kind="stable")[::-1]
+    falling = np.argsort(class_weights, kind="stable")[::-1]
     return falling[np.arange(len(labels)) * len(falling) // len(labels)].astype(labels.dtype)

@@ -187,9 +187,9 @@ def describe_noise(theirs: TensorRecord, dtype: str = "float32") -> str:
     return f"off by {ratio(largest_noise(theirs, dtype), _size(theirs.rms)):.1e}"
 
 
-def ratio(error: float, scale: float) -> float:
-    """Return ``error / scale``; 0 if the error is 0, at any scale."""
-    return error / scale if scale else (0.0 if error == 0 else float("inf"))
+def ratio(difference: float, scale: float) -> float:
+    """Return ``difference / scale``; 0 if the difference is 0, at any scale."""
+    return difference / scale if scale else (0.0 if difference == 0 else float("inf"))
 
 
 def _largest(run_errors: list[float | None]) -> float:

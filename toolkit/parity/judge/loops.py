@@ -34,10 +34,12 @@ def faults(errors: Sequence[LoopError]) -> Iterator[tuple[str, str]]:
             yield loop, f"{text}; {MAX_RMS:.3g} and {MAX_ERROR:.3g} are allowed"
 
 
-def _margin(error: LoopError) -> float:
+def _margin(loop_error: LoopError) -> float:
     """Return the error of a loop divided by its bound; infinite if the error is not a number."""
     return (
-        math.inf if error.rms is None or error.largest is None else max(error.rms / MAX_RMS, error.largest / MAX_ERROR)
+        math.inf
+        if loop_error.rms is None or loop_error.largest is None
+        else max(loop_error.rms / MAX_RMS, loop_error.largest / MAX_ERROR)
     )
 
 

@@ -459,7 +459,13 @@ def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: s
 
 
 def _judge_again(
-    kind: str, draw_source: str, name: str, theirs: TensorRecord, error: TensorStats, dtype: str, verdict: Verdict
+    kind: str,
+    draw_source: str,
+    name: str,
+    theirs: TensorRecord,
+    difference_stats: TensorStats,
+    dtype: str,
+    verdict: Verdict,
 ) -> None:
     """Judge one gradient of the recomputing backward by the same gradient of plain autograd.
 
@@ -468,14 +474,14 @@ def _judge_again(
         draw_source: source of the draws, for the message.
         name: name of the gradient.
         theirs: record of the reference's gradient, which gives the bound.
-        error: statistics of the difference between the two gradients.
+        difference_stats: statistics of the difference between the two gradients.
         dtype: dtype of the port's run.
         verdict: verdict to add to.
     """
-    if error.rms is None:
+    if difference_stats.rms is None:
         verdict.find(kind, name, f"with {draw_source}, computed again, it is missing, or holds NaN or Inf", dtype)
         return
-    comparison = compare(name, theirs, error, dtype)
+    comparison = compare(name, theirs, difference_stats, dtype)
     verdict.compared_by(kind).append(comparison)
     if not comparison.passed:
         off = f"it is off by {comparison.relative:.1e} of plain autograd's gradient, {comparison.margin:.3g} times"

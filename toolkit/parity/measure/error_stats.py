@@ -57,15 +57,15 @@ class TensorRecord(TensorStats):
         """Return the record of a tensor of R64 without noise, given the tensor's statistics."""
         return cls(**vars(stats))
 
-    def add_noise(self, dtype: str, error: TensorStats) -> None:
+    def add_noise(self, dtype: str, difference_stats: TensorStats) -> None:
         """Add the distance of another run of the reference from R64 to the noise.
 
         Args:
             dtype: dtype of the run.
-            error: statistics of the difference.
+            difference_stats: statistics of the difference.
         """
-        self.noise.setdefault(dtype, []).append(error.rms)
-        self.noise_max.setdefault(dtype, []).append(error.max)
+        self.noise.setdefault(dtype, []).append(difference_stats.rms)
+        self.noise_max.setdefault(dtype, []).append(difference_stats.max)
 
 
 @dataclass

@@ -33,15 +33,15 @@ class SquareWeights:
         self._gradient_of = gradient_of
         self.with_output_columns: set[str] = set()
 
-    def examine_layer(self, module_name: str, weights: Mapping[str, Any], output: Any) -> None:
+    def examine_layer(self, module_name: str, layer_weights: Mapping[str, Any], output: Any) -> None:
         """Collect the square weights of a user's layer whose columns are output channels, after the layer's forward.
 
         Args:
             module_name: dotted path of the layer; empty for the model.
-            weights: the layer's own weights by name, without the weights of its children.
+            layer_weights: the layer's own weights by name, without the weights of its children.
             output: the layer's output, (..., channels).
         """
-        for name, weight in weights.items():
+        for name, weight in layer_weights.items():
             size = weight.shape[0] if weight.ndim == 2 else 0
             is_candidate = list(weight.shape) == [size, size] and list(output.shape[-1:]) == [size]
             if is_candidate and self._has_columns(output, weight):

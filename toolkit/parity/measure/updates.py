@@ -119,17 +119,20 @@ def scale_gradient(
 
 
 @functools.lru_cache(maxsize=64)
-def _combine_factors(shares: tuple[float, ...], weights: tuple[float, ...]) -> np.ndarray:
+def _combine_factors(shares: tuple[float, ...], example_weights: tuple[float, ...]) -> np.ndarray:
     """Return the factors that a gradient's elements are multiplied by in turn, float64.
 
     They are the product of the update's factors and the weighted mean of the examples' factors.
 
     Args:
         shares: factors of the update, of :data:`SHARES` or :data:`LION_SHARES`.
-        weights: loss weight of each example.
+        example_weights: loss weight of each example.
     """
     mean_factors = [
-        sum(weight * ROW_FACTORS[(element + example) % len(ROW_FACTORS)] for example, weight in enumerate(weights))
+        sum(
+            weight * ROW_FACTORS[(element + example) % len(ROW_FACTORS)]
+            for example, weight in enumerate(example_weights)
+        )
         for element in range(len(ROW_FACTORS))
     ]
     period = math.lcm(len(shares), len(mean_factors))

@@ -43,12 +43,12 @@ class DispatchedResults(TorchDispatchMode):
         batch: tensors of the batch.
     """
 
-    def __init__(self, model: nn.Module, batch: Iterable[torch.Tensor]) -> None:
+    def __init__(self, model: nn.Module, batch_tensors: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.all_fingerprints: dict[Fingerprint, None] = {}
         self.inputs: dict[str, Fingerprint] = {}
         self.taken_by_losses: dict[Fingerprint, None] = {}
-        for value in (*batch, *model.parameters(), *model.buffers()):
+        for value in (*batch_tensors, *model.parameters(), *model.buffers()):
             self._add(value)
         self._hooks = [
             module.register_forward_pre_hook(functools.partial(self._enter, name))

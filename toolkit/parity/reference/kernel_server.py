@@ -137,24 +137,26 @@ KERNELS: dict[str, Callable] = {
 }
 
 
-def forward(kernel: str, options: dict, kernel_inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+def forward(kernel: str, kernel_options: dict, kernel_inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the outputs of a kernel, without autograd.
 
     Args:
         kernel: name of the kernel, a key of :data:`KERNELS`.
-        options: keyword options of the kernel.
+        kernel_options: keyword options of the kernel.
         kernel_inputs: the input tensors of the kernel.
     """
     with torch.no_grad():
-        return as_list(KERNELS[kernel](*kernel_inputs, **options))
+        return as_list(KERNELS[kernel](*kernel_inputs, **kernel_options))
 
 
-def backward(kernel: str, options: dict, kernel_inputs: list[torch.Tensor], wanted: list[int]) -> list[torch.Tensor]:
+def backward(
+    kernel: str, kernel_options: dict, kernel_inputs: list[torch.Tensor], wanted: list[int]
+) -> list[torch.Tensor]:
     """Return the gradients of some inputs of a kernel.
 
     Args:
         kernel: name of the kernel, a key of :data:`KERNELS`.
-        options: keyword options of the kernel.
+        kernel_options: keyword options of the kernel.
         kernel_inputs: the inputs of the kernel, then the gradient of each output.
         wanted: indices of the inputs whose gradients are returned.
     """
@@ -163,7 +165,7 @@ def backward(kernel: str, options: dict, kernel_inputs: list[torch.Tensor], want
         inputs[index].requires_grad_()
     num_inputs = len(inputs) - (2 if kernel == "attention_weights" else 1)  # the outputs
     with torch.enable_grad():
-        outputs = as_list(KERNELS[kernel](*inputs[:num_inputs], **options))
+        outputs = as_list(KERNELS[kernel](*inputs[:num_inputs], **kernel_options))
     return list(torch.autograd.grad(outputs, [inputs[index] for index in wanted], inputs[num_inputs:]))
 
 

@@ -149,10 +149,10 @@ def _draw_series(
         lowest: decimal logarithm of the smallest error that the axis shows.
     """
 
-    def height(error: float) -> float:
-        if error == 0:
+    def height(relative_error: float) -> float:
+        if relative_error == 0:
             return lowest - ZERO_BAND
-        return min(max(math.log10(error), lowest), 0.0) if error < math.inf else 0.0
+        return min(max(math.log10(relative_error), lowest), 0.0) if relative_error < math.inf else 0.0
 
     heights = [
         height(point.errors[series]) if series in point.errors and not point.is_noisy else math.nan for point in points

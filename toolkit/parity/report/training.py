@@ -16,11 +16,11 @@ CAPTION = (
 )
 
 
-def training_section(content: Mapping[str, Any] | None) -> Iterable[Section]:
+def training_section(training_content: Mapping[str, Any] | None) -> Iterable[Section]:
     """Yield the section; none for a gate without training."""
-    if content is None:
+    if training_content is None:
         return
-    losses, bands = content["losses"], content["bands"]
+    losses, bands = training_content["losses"], training_content["bands"]
     distances: list[Series] = []
     for dtype, band in bands.items():
         side = f"P{dtype[-2:]}"
@@ -34,7 +34,7 @@ def training_section(content: Mapping[str, Any] | None) -> Iterable[Section]:
         draw_lines("Distance of the port's loss from R64, log10", distances, "step"),
     )
     charts = render_macro("pages/elements.html", "charts", figures)
-    yield Section(f"Training: {content['steps']} steps of each side by itself", [charts, CAPTION])
+    yield Section(f"Training: {training_content['steps']} steps of each side by itself", [charts, CAPTION])
 
 
 def _points(numbers: Iterable[float]) -> Sequence[tuple[float, float]]:

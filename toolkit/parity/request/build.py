@@ -243,7 +243,7 @@ def _round_settings(settings: TrainingSettings) -> TrainingSettings:
     return replace(settings, **rounded_settings)
 
 
-def _as_float32(class_weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
+def _as_float32(class_weights: Sequence[float] | None) -> tuple[float, ...] | None:
     """Return class weights rounded to float32, as the run stores them; None for equal weights."""
     return None if class_weights is None else tuple(np.asarray(class_weights, np.float32).tolist())
 

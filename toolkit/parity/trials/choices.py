@@ -18,11 +18,11 @@ def make_chooser(seed: int) -> Callable[..., Any]:
     return lambda *options: options[generator.integers(len(options))]
 
 
-def choose_values(options: Mapping[str, Sequence[Any]], one_of: Callable[..., Any]) -> dict[str, Any]:
+def choose_values(values_by_key: Mapping[str, Sequence[Any]], one_of: Callable[..., Any]) -> dict[str, Any]:
     """Return a random value for each key of a configuration or of settings.
 
     Args:
-        options: values that each key may have, by the key.
+        values_by_key: values that each key may have, by the key.
         one_of: function that picks one of its arguments (:func:`make_chooser`).
     """
-    return {key: one_of(*values) for key, values in options.items()}
+    return {key: one_of(*values) for key, values in values_by_key.items()}

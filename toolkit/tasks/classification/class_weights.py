@@ -95,10 +95,10 @@ def positive_weights(counts: np.ndarray, total: int) -> np.ndarray:
     return np.where(has_both_classes, (total - counts) / np.maximum(counts, 1), 1.0)
 
 
-def describe_class_weights(train: datasets.Dataset, weights: np.ndarray) -> str:
+def describe_class_weights(train: datasets.Dataset, class_weights: np.ndarray) -> str:
     """Return a line that lists the weights."""
     weights_text = join_names(
-        f"{name} {format_number(weight)}" for name, weight in zip(_label_names(train), weights, strict=True)
+        f"{name} {format_number(weight)}" for name, weight in zip(_label_names(train), class_weights, strict=True)
     )
     return f"the training loss weighs labels: {weights_text}; validation and test losses do not"
 

@@ -66,12 +66,12 @@ def _from_sources(recipe: Recipe) -> DatasetDict:
 
 
 def tokenize(
-    dataset: Dataset, tokenizer: Tokenizer, max_length: int, title: str = "texts", in_windows: bool = False
+    rows: Dataset, tokenizer: Tokenizer, max_length: int, title: str = "texts", in_windows: bool = False
 ) -> Dataset:
     """Tokenize a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
 
     Args:
-        dataset: rows of the split.
+        rows: rows of the split.
         tokenizer: tokenizer of the model.
         max_length: maximum number of tokens of a row.
         title: name of the rows in the progress bar.
@@ -81,12 +81,12 @@ def tokenize(
         Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` (int64; or float32, a number or 0 and
         1 for each label), ``truncated`` (whether the text was cut) and ``text_of`` (int32, index of the text).
     """
-    feature = dataset.features["label"]
+    feature = rows.features["label"]
     label_feature = getattr(feature, "feature", None)  # for lists of labels
     target_feature = (
         Sequence(Value("float32")) if label_feature else feature if isinstance(feature, Value) else Value("int64")
     )
-    key = digest_parts(digest_rows(dataset), tokenizer.fingerprint(), max_length, in_windows, CACHE_VERSION)
+    key = digest_parts(digest_rows(rows), tokenizer.fingerprint(), max_length, in_windows, CACHE_VERSION)
     features = {"input_ids": Sequence(Value("int32")), "labels": target_feature, "truncated": Value("bool"),
                 TEXT_OF: Value("int32")}  # fmt: skip
 
@@ -94,26 +94,30 @@ def tokenize(
         from toolkit.tasks.classification.targets import multi_hot
 
         options = {"unit": " texts", "delay": 2, "leave": False, "disable": None}
-        with tqdm(total=len(dataset), desc=f"tokenizing {title}", **options) as bar:
+        with tqdm(total=len(rows), desc=f"tokenizing {title}", **options) as bar:
 
-            def encode(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
-                rows, text_indices, is_cut = encode_texts(batch["text"], tokenizer, max_length, in_windows)
+            def encode(row_batch: dict[str, list], indices: list[int]) -> dict[str, list]:
+                token_rows, text_indices, is_cut = encode_texts(row_batch["text"], tokenizer, max_length, in_windows)
                 bar.update(len(indices))
-                labels = list(multi_hot(batch["label"], len(label_feature.names))) if label_feature else batch["label"]
+                labels = (
+                    list(multi_hot(row_batch["label"], len(label_feature.names)))
+                    if label_feature
+                    else row_batch["label"]
+                )
                 return {
-                    "input_ids": rows,
+                    "input_ids": token_rows,
                     "labels": [labels[text] for text in text_indices],
                     "truncated": [is_cut[text] for text in text_indices],
                     TEXT_OF: [indices[text] for text in text_indices],
                 }
 
             call_without_progress(
-                dataset.map,
+                rows.map,
                 encode,
                 batched=True,
                 with_indices=True,
                 batch_size=256,
-                remove_columns=dataset.column_names,
+                remove_columns=rows.column_names,
                 features=Features(features),
                 cache_file_name=str(folder / TOKENS_FILE),
                 new_fingerprint=key,

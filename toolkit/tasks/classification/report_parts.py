@@ -16,9 +16,9 @@ LABELS_SHOWN = 16
 MAX_IGNORED = 3
 
 
-def label_names_of(columns: Iterable[str]) -> list[str]:
+def label_names_of(column_names: Iterable[str]) -> list[str]:
     """Return the labels of a predictions file, by its columns of probabilities."""
-    return [column.removeprefix(PROBABILITY_OF) for column in columns if column.startswith(PROBABILITY_OF)]
+    return [column.removeprefix(PROBABILITY_OF) for column in column_names if column.startswith(PROBABILITY_OF)]
 
 
 def label_scores(

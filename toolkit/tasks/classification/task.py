@@ -407,9 +407,9 @@ def _pad_when_read(rows: datasets.Dataset, length: int, pad_token_id: int) -> da
 
     label_dtype = np.int64 if getattr(rows.features["labels"], "dtype", None) == "int64" else np.float32
 
-    def transform(batch: dict[str, list]) -> dict[str, np.ndarray]:
-        arrays = pad(batch["input_ids"], length, pad_token_id) if "input_ids" in batch else {}
-        return {**arrays, "labels": np.asarray(batch["labels"], dtype=label_dtype)}
+    def transform(row_batch: dict[str, list]) -> dict[str, np.ndarray]:
+        arrays = pad(row_batch["input_ids"], length, pad_token_id) if "input_ids" in row_batch else {}
+        return {**arrays, "labels": np.asarray(row_batch["labels"], dtype=label_dtype)}
 
     return rows.select_columns(["input_ids", "labels", TEXT_OF]).with_transform(transform)
 
@@ -557,19 +557,19 @@ def prediction_columns(run: Run) -> dict[str, type]:
     return _prediction_columns(settled(run.recipe.data.problem_type), settled(run.label_names))
 
 
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
+def label_rows(run: Run, column_texts: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
     """Predict the label of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`.
 
     Args:
         run: trained run.
-        columns: texts of each input column, by name.
+        column_texts: texts of each input column, by name.
         advance: function that is called with the number of rows that were finished.
     """
     from toolkit.tasks.classification.pairs import join_pair
 
-    texts = columns["text"]
-    if "text_pair" in columns:
-        texts = [join_pair(*pair) for pair in zip(texts, columns["text_pair"], strict=True)]
+    texts = column_texts["text"]
+    if "text_pair" in column_texts:
+        texts = [join_pair(*pair) for pair in zip(texts, column_texts["text_pair"], strict=True)]
     predictions = classify(run, texts, advance)
     values = [_prediction_values(run, np.asarray(prediction.probabilities)) for prediction in predictions]
     truncated_rows = [index for index, prediction in enumerate(predictions) if prediction.is_truncated]

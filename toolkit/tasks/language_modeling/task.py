@@ -531,12 +531,12 @@ def prediction_columns(run: Run) -> dict[str, type]:
     return {}
 
 
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
+def label_rows(run: Run, column_texts: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
     """Raise an error; the function is never called, because ``ROW_COLUMNS`` is empty.
 
     Args:
         run: trained run.
-        columns: texts of each input column, by name.
+        column_texts: texts of each input column, by name.
         advance: function that is called with the number of rows that were finished.
     """
     raise NotImplementedError

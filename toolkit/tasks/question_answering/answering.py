@@ -112,12 +112,12 @@ def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
     return sentence_start, sentence_start + len(context[sentence_start:sentence_end].rstrip())
 
 
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
+def label_rows(run: Run, column_texts: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
     """Predict the best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`.
 
     Args:
         run: trained run.
-        columns: texts of each input column, by name.
+        column_texts: texts of each input column, by name.
         advance: function that is called with the number of rows that were finished.
     """
     from toolkit.tasks.question_answering.windows import has_room
@@ -125,14 +125,15 @@ def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable
     data = run.recipe.data
     fitting_rows = [
         index
-        for index, question in enumerate(columns["question"])
+        for index, question in enumerate(column_texts["question"])
         if has_room(question, run.tokenizer, data.max_length, settled(data.stride))
     ]
     examples = [
-        Example(str(index), columns["context"][index], columns["question"][index], (), ()) for index in fitting_rows
+        Example(str(index), column_texts["context"][index], column_texts["question"][index], (), ())
+        for index in fitting_rows
     ]
-    advance(len(columns["question"]) - len(fitting_rows))
-    best_answers: list[tuple[Any, ...]] = [(None, None, None, None)] * len(columns["question"])
+    advance(len(column_texts["question"]) - len(fitting_rows))
+    best_answers: list[tuple[Any, ...]] = [(None, None, None, None)] * len(column_texts["question"])
     if examples:
         windows = make_windows(run.recipe, run.tokenizer, examples, "", run.length, uses_cache=False)
         for index, (best_answer, *_) in zip(fitting_rows, answers_of(run, windows, advance), strict=True):

@@ -189,14 +189,16 @@ def _sentences(context: str) -> list[tuple[str, set[str]]]:
     return [(text, set(normalize(text).split())) for text in SENTENCE_END.split(context)]
 
 
-def score_files(dataset: str | Path, predictions: str | Path) -> tuple[dict[str, float], int]:
+def score_files(dataset_path: str | Path, predictions: str | Path) -> tuple[dict[str, float], int]:
     """Return :func:`score` of two files, and the number of questions without a prediction.
 
     Raises:
         UserError: a file cannot be read, or the predictions contain none of the questions' ids.
     """
-    examples, predictions_by_id = read_examples(dataset), read_predictions(predictions)
+    examples, predictions_by_id = read_examples(dataset_path), read_predictions(predictions)
     num_missing = sum(item.id not in predictions_by_id for item in examples)
     if num_missing == len(examples):
-        raise UserError(f"{predictions}: answers none of the {len(examples)} questions of {dataset}; are its keys ids?")
+        raise UserError(
+            f"{predictions}: answers none of the {len(examples)} questions of {dataset_path}; are its keys ids?"
+        )
     return score(examples, predictions_by_id), num_missing

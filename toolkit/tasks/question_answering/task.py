@@ -350,14 +350,14 @@ def prediction_columns(run: Run) -> dict[str, type]:
     return {"predicted_answer": str, "score": float, "probability": float, "answer_start": int}
 
 
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
+def label_rows(run: Run, column_texts: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
     """Predict the best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`.
 
     Args:
         run: trained run.
-        columns: texts of each input column, by name.
+        column_texts: texts of each input column, by name.
         advance: function that is called with the number of rows that were finished.
     """
     from toolkit.tasks.question_answering import answering
 
-    return answering.label_rows(run, columns, advance)
+    return answering.label_rows(run, column_texts, advance)

@@ -118,15 +118,15 @@ def predict(run: Run, console: Console, texts: Sequence[str]) -> list[list[Entit
     return records_of_texts
 
 
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
+def label_rows(run: Run, column_texts: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
     """Find the entities of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`.
 
     Args:
         run: trained run.
-        columns: texts of each input column, by name.
+        column_texts: texts of each input column, by name.
         advance: function that is called with the number of rows that were finished.
     """
-    return LabeledRows([entities_of(run, columns["text"], advance)], {})
+    return LabeledRows([entities_of(run, column_texts["text"], advance)], {})
 
 
 def predictions(

@@ -108,15 +108,15 @@ class Ledger:
         is_on_disk = isinstance(self.truth, SpilledTensors)
         self.truth[name] = value if is_on_disk or is_gradient(name) else value.copy()  # a layer's output may change
 
-    def add_noise(self, reference_run: ReferenceRun, name: str, error: TensorStats) -> None:
+    def add_noise(self, reference_run: ReferenceRun, name: str, difference_stats: TensorStats) -> None:
         """Record the distance of a tensor of a run from R64.
 
         Args:
             reference_run: run of the reference.
             name: name of the tensor.
-            error: statistics of the difference.
+            difference_stats: statistics of the difference.
         """
-        self.records[name].add_noise(reference_run.dtype, error)
+        self.records[name].add_noise(reference_run.dtype, difference_stats)
 
     def add_truth(self, name: str, stats: TensorStats) -> None:
         """Record the size of a tensor of R64, which is not stored.
@@ -169,18 +169,18 @@ class Capture(nn.Module):
         raise FirstLayerReachedError
 
     @classmethod
-    def first_call(cls, body: nn.Module, *inputs: torch.Tensor, **options: torch.Tensor | None) -> Capture:
+    def first_call(cls, body: nn.Module, *inputs: torch.Tensor, **keyword_inputs: torch.Tensor | None) -> Capture:
         """Run a body until its first layer, and return the stored arguments of this layer.
 
         Args:
             body: ``CTRLModel`` of the reference. Its layers are replaced.
             inputs: positional arguments of the body.
-            options: keyword arguments of the body.
+            keyword_inputs: keyword arguments of the body.
         """
         capture = cls()
         body.h = nn.ModuleList([capture])
         with use_own_mask(), contextlib.suppress(FirstLayerReachedError):
-            body(*inputs, **options)
+            body(*inputs, **keyword_inputs)
         return capture
 
 

@@ -277,9 +277,9 @@ def replay_decoding_buckets(
     """
     own_hash_vectors, num_hashed = layer.hash_vectors, 0
 
-    def hash_vectors(vectors: paddle.Tensor, rotations: paddle.Tensor, batch: int, mask: Any) -> paddle.Tensor:
+    def hash_vectors(vectors: paddle.Tensor, rotations: paddle.Tensor, num_texts: int, mask: Any) -> paddle.Tensor:
         nonlocal num_hashed
-        buckets = own_hash_vectors(vectors, rotations, batch, mask).numpy()
+        buckets = own_hash_vectors(vectors, rotations, num_texts, mask).numpy()
         by_round = buckets.reshape([*buckets.shape[:2], layer.num_hashes, -1])
         start, length = (num_hashed, by_round.shape[3]) if mask is None else (0, int(mask[0].sum()))
         num_hashed += length if mask is None else 0
