@@ -33,7 +33,8 @@ EMBEDDING, HEAD, BACKWARD = "embedding", "head", "-backward"
 AHEAD = 3
 #: Number of bytes reserved for the header of a stage's file of tensors.
 HEADER = 2**14
-#: Name of the file of R64's tensors that the port no longer needs, and that the next stage overwrites.
+#: Name of the file of R64's tensors that the port no longer needs, and that the next stage overwrites. A virtual
+#: machine gets the memory of deleted files back only slowly.
 SPARE = "spare"
 
 

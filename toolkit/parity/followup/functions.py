@@ -6,6 +6,9 @@ fingerprint among all results of the reference. If the reference has the result,
 it is computed from. The first result that is not right is at fault. If all are right and a module receives other
 numbers than in the reference, its input is at fault. Results within the reference's kernel of a loss have no
 counterpart, so a fault there is named only if it lies on a single line.
+
+Three kinds of results need care. A chain of constants is named at its last call. Functions that repeat numbers are
+never at fault. A mask is at fault only if the reference has a mask of its size.
 """
 
 from __future__ import annotations

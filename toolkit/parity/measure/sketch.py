@@ -4,7 +4,9 @@ Each element gets a random sign and is added to one of :data:`COUNT` sums. A ske
 difference is the difference of two sketches. Divided by the root of the number of elements of a sum, the sums have a
 mean square that is an unbiased estimate of the tensor's mean square (Alon, Matias & Szegedy 1996; Charikar, Chen &
 Farach-Colton 2002). Its relative standard deviation is sqrt(2 / COUNT) = 2%, so 1% for an RMS. Each element is in a
-sum. So a difference in a single element changes the sketch, unless it is smaller than the rounding of the sum.
+sum. So a difference in a single element changes the sketch, unless it is smaller than the rounding of the sum. To
+exceed a bound, it must be sqrt(n / COUNT) times as large as in the whole tensor of n elements. Two equal errors in one
+sum cancel with probability 1/2.
 """
 
 from __future__ import annotations
