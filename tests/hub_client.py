@@ -13,7 +13,7 @@ from pathlib import Path
 
 from models.files.hub import resolve_folder, tensor_files
 from models.files.hub_errors import HubError
-from models.files.plain import UnreadableFile, open_tensors, read_object
+from models.files.plain import UnreadableFileError, open_tensors, read_object
 
 
 def loaded(recipe: str) -> dict:
@@ -44,7 +44,7 @@ def answer(id: str, revision: str | None = None, token: str | None = None, read:
                     pass
     except HubError as problem:
         return {"error": str(problem), "reason": problem.reason}
-    except (UnreadableFile, FileNotFoundError) as problem:
+    except (UnreadableFileError, FileNotFoundError) as problem:
         return {"error": str(problem), "reason": type(problem).__name__}
     return {"folder": str(folder), "files": sorted(path.name for path in Path(folder).iterdir())}
 

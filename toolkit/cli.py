@@ -81,7 +81,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _interrupted()
     except Exception as problem:  # some libraries make another one of an interrupt
-        return _interrupted() if interruption.has_signal() else _unforeseen(problem, settings.debug)
+        return _interrupted() if interruption.has_signal() else _unforeseen(problem, debug=settings.debug)
 
 
 def _interrupted() -> int:
@@ -103,7 +103,7 @@ class Settings:
     debug: bool = False
 
 
-def _unforeseen(problem: Exception, debug: bool) -> int:
+def _unforeseen(problem: Exception, *, debug: bool) -> int:
     """Say in one line what went wrong; returns the exit status."""
     if isinstance(problem, BrokenPipeError) or _stdout_failed():
         with contextlib.suppress(OSError, ValueError):  # or Python complains at its end, when it flushes
@@ -150,7 +150,7 @@ OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shel
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an unforeseen failure.")
 @click.pass_obj
-def toolkit(settings: Settings, debug: bool) -> None:
+def toolkit(settings: Settings, *, debug: bool) -> None:
     """Fine-tune Paddle ports of Reformer and CTRL, each run behind a parity gate against the PyTorch reference."""
     settings.debug = debug
     set_writable_home()
@@ -182,10 +182,11 @@ def finetune(
     overrides: tuple[str, ...],
     skip_parity: str | None,
     continued: Path | None,
-    new: bool,
     processes: int | None,
     gpus: str | None,
     seeds: int | None,
+    *,
+    new: bool,
     verbose: bool,
 ) -> int:
     """Check the port against the reference, then train as RECIPE says.
@@ -202,7 +203,7 @@ def finetune(
         with collector.pause_garbage_collection():
             from toolkit.commands.seeds import finetune_with_seeds
 
-        finetune_with_seeds(recipe, overrides, seeds, skip_parity, console(), verbose)
+        finetune_with_seeds(recipe, overrides, seeds, skip_parity, console(), verbose=verbose)
         return 0
     checked = load_recipe(recipe, overrides)
     if continued is not None:
@@ -224,7 +225,7 @@ def finetune(
         folder = [f"train.output_dir={json.dumps(str(checked.output_dir))}"] if new else []
         reason = [] if skip_parity is None else ["--skip-parity", skip_parity]
         arguments = [*reason, *["--verbose"] * verbose, "--", str(recipe), *here, *folder]
-        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, console(), verbose)
+        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, console(), verbose=verbose)
 
     with collector.pause_garbage_collection():
         from toolkit.finetune.finetune import finetune as run
@@ -289,7 +290,7 @@ for command in (*COMMANDS, bench):
     metavar="DATASET PREDICTIONS",
     help="Instead of RUN, score a predictions file against a data set, both in SQuAD's format.",
 )
-def evaluate(run: Path | None, split: str, baseline: bool, squad: tuple[Path, Path] | None) -> None:
+def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None, *, baseline: bool) -> None:
     """Measure the best model of the run folder RUN, or any system's answers to SQuAD."""
     if run is None and squad is not None:
         _evaluate_squad(*squad)
@@ -347,6 +348,7 @@ def predict(
     pairs: tuple[str, ...],
     question: str | None,
     context: str | None,
+    *,
     baseline: bool,
     **of_a_file: Any,
 ) -> None:
@@ -451,14 +453,14 @@ def generate(run: Path, prompt: str | None, **options: Any) -> None:
     help="How long a request may wait and be computed.",
 )
 @BASELINE
-def serve(run: Path, host: str, port: int, timeout: float, baseline: bool) -> None:
+def serve(run: Path, host: str, port: int, timeout: float, *, baseline: bool) -> None:
     """Answer a page and programs with the best model of RUN, until Ctrl-C.
 
     The page at / is for trying it. Programs POST JSON to /predict or, for language models, /generate.
     """
     from toolkit.commands.serve.serve import serve_run
 
-    serve_run(_run_folder(run), console(), host, port, timeout, baseline)
+    serve_run(_run_folder(run), console(), host, port, timeout, baseline=baseline)
 
 
 @toolkit.command()
@@ -503,14 +505,14 @@ def compare(runs: tuple[Path, ...], output: Path | None) -> None:
 )
 @click.option("--output", metavar="FOLDER", type=PATH, help="The folder to write. Default: RUN/export/FORMAT.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export.")
-def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
+def export(run: Path, form: str, output: Path | None, *, overwrite: bool) -> None:
     """Export the best model of RUN, if the export gives the port's logits.
 
     export.json beside the export lists the inputs, the outputs and the distance from the port.
     """
     from toolkit.commands.export.export import export_run
 
-    export_run(_run_folder(run), form, output, overwrite, console())
+    export_run(_run_folder(run), form, output, console(), overwrite=overwrite)
 
 
 @toolkit.command()
@@ -677,14 +679,14 @@ def clear_cache(older_than: float | None) -> int:
 @click.option(
     "--reference-python", metavar="PATH", envvar=REFERENCE_PYTHON, help="The Python that has torch. Default: this one."
 )
-def doctor(network: bool, reference_python: str | None) -> int:
+def doctor(reference_python: str | None, *, network: bool) -> int:
     """Check this installation and this machine, and say how to fix what is wrong.
 
     Exit status: 0 nothing would stop a run, 1 a fault would.
     """
     from toolkit.commands.doctor.doctor import print_diagnosis
 
-    return print_diagnosis(network, reference_python)
+    return print_diagnosis(reference_python, network=network)
 
 
 def _evaluate_squad(dataset_path: Path, predictions: Path) -> None:

@@ -194,10 +194,12 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
     ) -> outputs.CausalLMOutputWithCrossAttentions:
         """Score every token of the vocabulary as the next token, at each position.
 
-        :meth:`CTRLModel.forward` describes the other arguments.
-
         Args:
+            input_ids: token ids, int64 (B, T).
+            attention_mask: 1 for tokens and 0 for padding, (B, past + T) (:meth:`CTRLModel.forward`).
             labels: the tokens of each text, int64 (B, T), shifted here by one position; -100 is ignored.
+            position_ids: position of each token, int64 (B or 1, T); None counts from the end of the cache.
+            token_type_ids: ids of tokens whose embeddings are added, int64 (B, T); None adds none.
             cache: ``past_key_values`` and ``use_cache``.
 
         Returns:
@@ -241,10 +243,11 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
     ) -> outputs.SequenceClassifierOutput:
         """Score every label of each text, at its last token that is not ``pad_token_id``.
 
-        :meth:`CTRLModel.forward` describes the other arguments.
-
         Args:
+            input_ids: token ids, int64 (B, T).
+            attention_mask: 1 for tokens and 0 for padding, (B, T) (:meth:`CTRLModel.forward`).
             labels: int64 (B,) for one label, float (B, labels) for several labels, or float (B,) for a number.
+            position_ids: position of each token, int64 (B or 1, T); None counts from 0.
 
         Returns:
             ``logits``, (B, labels), and with labels the ``loss``.

@@ -23,7 +23,7 @@ from models.files.hub_errors import (
     offline_error,
     read_only_error,
 )
-from models.files.plain import UnreadableFile, open_tensors, read_object
+from models.files.plain import UnreadableFileError, open_tensors, read_object
 
 #: Patterns of the files that are read from a checkpoint's top folder. Code is neither downloaded nor opened.
 PATTERNS = ("*.json", "*.safetensors", "*.model", "merges.txt")
@@ -320,7 +320,7 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
 
     Raises:
         FileNotFoundError: the folder has no safetensors. Pickles are not opened, because they can run code.
-        UnreadableFile: a file or the index is damaged.
+        UnreadableFileError: a file or the index is damaged.
     """
     for file in tensor_files(folder):
         yield from read_file_tensors(file)
@@ -332,7 +332,7 @@ def read_file_tensors(file: Path) -> Iterator[tuple[str, np.ndarray]]:
     The file is opened again for each tensor, because tensors that were read stay mapped as long as it is open.
 
     Raises:
-        UnreadableFile: the file is damaged.
+        UnreadableFileError: the file is damaged.
     """
     with open_tensors(file) as tensors:
         names = list(tensors.keys())
@@ -354,8 +354,8 @@ def tensor_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a checkpoint: the files in its index, or the only file.
 
     Raises:
-        FileNotFoundError: the folder has no safetensors.
-        UnreadableFile: the index is invalid, or names a file outside of the folder. A checkpoint must not determine
+        FileNotFoundError: the folder has no safetensors. UnreadableFileError: the index is invalid, or names a file
+        outside of the folder. A checkpoint must not determine
             which other files of this machine are read.
     """
     index = folder / "model.safetensors.index.json"
@@ -372,7 +372,7 @@ def pickle_files(folder: Path) -> list[Path]:
     """Return the pickles of a checkpoint, written by torch; an empty list if it has safetensors.
 
     Raises:
-        UnreadableFile: the index is invalid, or names a file outside of the folder.
+        UnreadableFileError: the index is invalid, or names a file outside of the folder.
     """
     if any(os.path.lexists(folder / f"model.safetensors{suffix}") for suffix in ("", ".index.json")):
         return []
@@ -391,10 +391,10 @@ def _read_index(index: Path, suffix: str) -> list[Path]:
     """Return the files of an index, which must be in its folder and have the suffix, such as ``.safetensors``."""
     weight_map = read_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise UnreadableFile(index, "has no weight_map of tensors and their files")
+        raise UnreadableFileError(index, "has no weight_map of tensors and their files")
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or not name.endswith(suffix) or set(name) & set("/\\\0"):
-            raise UnreadableFile(
+            raise UnreadableFileError(
                 index, f"says that {tensor} is in {name!r}; it should be a {suffix} file of the same folder"
             )
     return [index.parent / name for name in sorted(set(weight_map.values()))]

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from models.files.plain import UnreadableFile, plain_file
+from models.files.plain import UnreadableFileError, plain_file
 
 #: Keys that Paddle writes next to the arrays: runtime names of the parameters, and the parts of large arrays.
 RUNTIME_NAMES, PARTS = "StructuredToParameterName@@", "UnpackBigParamInfor@@"
@@ -47,7 +47,7 @@ def read_pdparams(path: str | os.PathLike) -> dict[str, np.ndarray]:
     The arrays share the memory of the file's content and must not be changed.
 
     Raises:
-        UnreadableFile: the file is not a pickle of named arrays, names code (which is not run), or is truncated.
+        UnreadableFileError: the file is not a pickle of named arrays, names code (which is not run), or is truncated.
         OSError: the file cannot be opened.
     """
     with plain_file(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -56,12 +56,14 @@ def read_pdparams(path: str | os.PathLike) -> dict[str, np.ndarray]:
             content.seek(0)
             return _collect_arrays(_Unpickler(content).load())  # a memory map has read and readline, like a file
         except _RefusedError as error:
-            raise UnreadableFile(path, str(error)) from None
+            raise UnreadableFileError(path, str(error)) from None
         except MemoryError:
-            raise UnreadableFile(path, "holds more than the memory of this machine") from None
+            raise UnreadableFileError(path, "holds more than the memory of this machine") from None
         except Exception as error:  # an invalid pickle can raise any exception
             reason = f"{type(error).__name__}: {error}"
-            raise UnreadableFile(path, f"cannot be read as .pdparams ({reason:.120}); it may be cut short") from None
+            raise UnreadableFileError(
+                path, f"cannot be read as .pdparams ({reason:.120}); it may be cut short"
+            ) from None
 
 
 # -- the first pass, which creates no objects -------------------------------------------------------------------------

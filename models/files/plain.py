@@ -1,6 +1,6 @@
 """Read files of other people, with errors of one line that name the file.
 
-A folder, pipe or device, or a file with unexpected content, raises :class:`UnreadableFile`. A missing file, or one
+A folder, pipe or device, or a file with unexpected content, raises :class:`UnreadableFileError`. A missing file, or one
 without permission to read it, raises ``OSError`` as in Python.
 """
 
@@ -24,7 +24,7 @@ MAX_TEXT_BYTES = 2**28
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
-class UnreadableFile(ValueError):
+class UnreadableFileError(ValueError):
     """A file does not have the expected content.
 
     Args:
@@ -41,26 +41,26 @@ def plain_file(path: str | os.PathLike) -> Path:
     """Check that a path is a regular file with content, and return the path. To open a pipe could wait forever.
 
     Raises:
-        UnreadableFile: the path is a folder, a pipe, a device, an empty file or a Git LFS pointer.
+        UnreadableFileError: the path is a folder, a pipe, a device, an empty file or a Git LFS pointer.
         OSError: the file does not exist, its links form a loop, or it may not be read.
     """
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
-        raise UnreadableFile(path, "is a folder, not a file")
+        raise UnreadableFileError(path, "is a folder, not a file")
     if not stat.S_ISREG(mode):
-        raise UnreadableFile(path, "is no plain file")
+        raise UnreadableFileError(path, "is no plain file")
     with open(path, "rb") as file:
         first_bytes = file.read(len(LFS_POINTER))
     if not first_bytes:
-        raise UnreadableFile(path, "is empty")
+        raise UnreadableFileError(path, "is empty")
     if first_bytes == LFS_POINTER:
         if find_cached_file(path):
-            raise UnreadableFile(
+            raise UnreadableFileError(
                 path,
                 "is a pointer of git-LFS, not the file itself",
                 "the repository holds no more: take another revision, or tell its owner",
             )
-        raise UnreadableFile(path, "is a pointer of git-LFS, not the file itself; fetch it with: git lfs pull")
+        raise UnreadableFileError(path, "is a pointer of git-LFS, not the file itself; fetch it with: git lfs pull")
     return Path(path)
 
 
@@ -68,11 +68,11 @@ def read_bytes(path: str | os.PathLike) -> bytes:
     """Return the content of a file.
 
     Raises:
-        UnreadableFile: the file is larger than :data:`MAX_TEXT_BYTES`, or not a plain file (:func:`plain_file`).
+        UnreadableFileError: the file is larger than :data:`MAX_TEXT_BYTES`, or not a plain file (:func:`plain_file`).
         OSError: the file cannot be opened.
     """
     if (size := plain_file(path).stat().st_size) > MAX_TEXT_BYTES:
-        raise UnreadableFile(path, f"has {size:,} bytes; {MAX_TEXT_BYTES:,} are the most")
+        raise UnreadableFileError(path, f"has {size:,} bytes; {MAX_TEXT_BYTES:,} are the most")
     return Path(path).read_bytes()
 
 
@@ -80,21 +80,21 @@ def read_text(path: str | os.PathLike) -> str:
     """Return the text of a UTF-8 file with unchanged line ends and without a byte order mark.
 
     Raises:
-        UnreadableFile: the file is not UTF-8, too large, or not a plain file (:func:`read_bytes`).
+        UnreadableFileError: the file is not UTF-8, too large, or not a plain file (:func:`read_bytes`).
         OSError: the file cannot be opened.
     """
     content = read_bytes(path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UnreadableFile(path, f"is not UTF-8 text (byte {error.start})") from None
+        raise UnreadableFileError(path, f"is not UTF-8 text (byte {error.start})") from None
 
 
 def read_object(path: str | os.PathLike) -> dict[str, Any]:
     """Return the JSON object in a file.
 
     Raises:
-        UnreadableFile: the file has no JSON object, or is not a UTF-8 file (:func:`read_text`).
+        UnreadableFileError: the file has no JSON object, or is not a UTF-8 file (:func:`read_text`).
         OSError: the file cannot be opened.
     """
     return parse_object(read_text(path), path)
@@ -108,16 +108,16 @@ def parse_object(text: str, path: str | os.PathLike) -> dict[str, Any]:
         path: path of the file, for the error.
 
     Raises:
-        UnreadableFile: the text is not a JSON object, or has NaN or Infinity, which are not valid JSON.
+        UnreadableFileError: the text is not a JSON object, or has NaN or Infinity, which are not valid JSON.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise UnreadableFile(path, "is nested too deeply") from None
+        raise UnreadableFileError(path, "is nested too deeply") from None
     except ValueError as error:
-        raise UnreadableFile(path, f"is not JSON: {error}") from None
+        raise UnreadableFileError(path, f"is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UnreadableFile(path, "is not a JSON object")
+        raise UnreadableFileError(path, "is not a JSON object")
     return value
 
 
@@ -133,7 +133,7 @@ def open_tensors(path: str | os.PathLike) -> Iterator[Any]:
     The block gets an object with ``keys()``, ``get_slice(name)``, and ``get_tensor(name)``, which returns NumPy arrays.
 
     Raises:
-        UnreadableFile: the file is not safetensors, has a dtype that NumPy lacks, or is not a plain file.
+        UnreadableFileError: the file is not safetensors, has a dtype that NumPy lacks, or is not a plain file.
         OSError: the file cannot be opened.
     """
     plain_file(path)
@@ -143,4 +143,4 @@ def open_tensors(path: str | os.PathLike) -> Iterator[Any]:
     except OSError:
         raise
     except Exception as error:  # the library also raises exceptions of Rust, NumPy and ml_dtypes
-        raise UnreadableFile(path, f"cannot be read as safetensors: {error}") from None
+        raise UnreadableFileError(path, f"cannot be read as safetensors: {error}") from None

@@ -407,6 +407,7 @@ class _ChunkAttention(PyLayer):
         """Return the attention output by :func:`attend_chunks`, and the log-normalizer if ``returns_normalizer``.
 
         Args:
+            ctx: autograd's context of this call.
             query: queries, (N, n, C, D).
             key: keys, of the same shape.
             value: values, of the same shape.
@@ -424,6 +425,7 @@ class _ChunkAttention(PyLayer):
         """Return the gradients of query, key and value; None for a tensor that needs no gradient.
 
         Args:
+            ctx: autograd's context of the forward.
             grad: gradient of the attention output.
             grad_log_normalizer: gradient of the log-normalizer; None if forward did not return it.
         """

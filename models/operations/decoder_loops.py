@@ -59,7 +59,9 @@ def _map_rows(x, weight, bias, has_bias, residual, has_residual, out, is_rectifi
         x: input, (rows, inner).
         weight: weight, (inner, columns).
         bias: bias, (columns,), if ``has_bias``.
+        has_bias: whether the bias is added.
         residual: added after the product, (rows, columns), if ``has_residual``.
+        has_residual: whether the residual is added.
         out: output, (rows, columns).
         is_rectified: whether numbers below 0 become 0, instead of the addition of a residual.
     """

@@ -1,5 +1,6 @@
-"""Loops over numbers, compiled by Numba: one pass over memory on all cores of a run, where Paddle's CPU operations take
-five passes on one core.
+"""Loops over numbers, compiled by Numba, which pass over memory once, on all cores of a run.
+
+Paddle's CPU operations take five passes on one core for the same result.
 
 :data:`models.operations.loop_arguments.DECLARATIONS` declares the arguments of each loop. A parameter of a loop is
 the field of its name, ``has_NAME`` for an optional array NAME, or ``call``, the named tuple of all of these. Arrays do

@@ -405,6 +405,7 @@ class _CompiledSoftmax(PyLayer):
         """Return softmax(scores / divisor + bias) over the last axis by a compiled loop; the bias may be None.
 
         Args:
+            ctx: autograd's context of this call.
             scores: scores, (B, heads, T, K); of any shape without a bias.
             divisor: divisor of the scores.
             bias: bias, (T, K) or (B, 1 or heads, T, K), or None; it gets no gradient.
@@ -616,6 +617,7 @@ class _DropoutMask(PyLayer):
         """Return x multiplied by ``scale`` where ``keep_mask`` is True, and 0 elsewhere.
 
         Args:
+            ctx: autograd's context of this call.
             x: input of any shape.
             keep_mask: whether dropout keeps each number, bool; its shape broadcasts to the shape of ``x``.
             scale: factor of the numbers that are kept.

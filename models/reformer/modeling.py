@@ -412,9 +412,9 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
     ) -> outputs.SequenceClassifierOutput:
         """Score every label of each text.
 
-        :meth:`ReformerModel.forward` describes the other arguments.
-
         Args:
+            input_ids: token ids, int64 (B, T).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
             labels: int64 (B,) for one label, float (B, labels) for several labels, or float (B,) for a number.
 
         Returns:
@@ -448,9 +448,9 @@ class ReformerForQuestionAnswering(ReformerPretrainedModel):
     ) -> outputs.QuestionAnsweringModelOutput:
         """Score every position as the first and as the last position of the answer.
 
-        :meth:`ReformerModel.forward` describes the other arguments.
-
         Args:
+            input_ids: token ids, int64 (B, T).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
             start_positions: first position of each answer, int64 (B,); T or more is ignored, less than 0 counts as 0.
             end_positions: last position of each answer, int64 (B,), with the same rules.
 
@@ -488,9 +488,9 @@ class ReformerForTokenClassification(ReformerPretrainedModel):
     ) -> outputs.TokenClassifierOutput:
         """Score every label of each token.
 
-        :meth:`ReformerModel.forward` describes the other arguments.
-
         Args:
+            input_ids: token ids, int64 (B, T).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
             labels: label of each token, int64 (B, T); -100 is ignored.
 
         Returns:
@@ -532,9 +532,9 @@ class _ReformerLM(ReformerPretrainedModel):
     ) -> outputs.MaskedLMOutput:
         """Score every token of the vocabulary at each position.
 
-        :meth:`ReformerModel.forward` describes the other arguments.
-
         Args:
+            input_ids: token ids, int64 (B, T).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
             labels: tokens of the texts, int64 (B, T); -100 is ignored.
 
         Returns:

@@ -200,6 +200,7 @@ class _NewStreamValue(PyLayer):
         """Return a copy of the stream's value that autograd treats as computed from x.
 
         Args:
+            ctx: autograd's context of this call.
             x: tensor that starts the stream, (B, T, hidden), which gets the gradient.
             stream: stream that was started from ``x``.
         """

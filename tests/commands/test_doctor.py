@@ -125,7 +125,7 @@ def test_the_drivers_view_of_gpus_and_paddles(monkeypatch, gpus, fault, cuda, se
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    found = gpu.gpu_finding(gpus, fault, cuda, seen)
+    found = gpu.gpu_finding(gpus, fault, seen, has_cuda=cuda)
     assert found.state == state and said in found.description and bool(found.remedy) == (state != "ok")
 
 
@@ -380,4 +380,4 @@ def test_every_check_is_in_the_table(monkeypatch):
     names = [name.removeprefix("check_") for name in vars(command) if name.startswith("check_")]
     for name in names:
         monkeypatch.setattr(command, f"check_{name}", lambda *_, name=name: iter([Finding(name, "ok", "")]))
-    assert sorted(one.check for one in run_checks(False, None)) == sorted(names) and len(names) == 10
+    assert sorted(one.check for one in run_checks(None, network=False)) == sorted(names) and len(names) == 10

@@ -37,7 +37,7 @@ def run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
 
 @pytest.fixture(scope="module")
 def paddle_graph(run) -> Path:
-    return export_run(run, "paddle", None, False, console())
+    return export_run(run, "paddle", None, console(), overwrite=False)
 
 
 def console() -> Console:
@@ -105,7 +105,7 @@ def test_two_calls_and_other_batches_give_equal_logits_by_jit_load_too(run, padd
 
 def test_a_folder_for_transformers_has_the_model_and_a_card_that_loads_it(run, tmp_path):
     said = console()
-    folder = export_run(run, "hf", tmp_path / "new" / "hf", False, said)
+    folder = export_run(run, "hf", tmp_path / "new" / "hf", said, overwrite=False)
     fitted = json.loads((run / "metrics.json").read_text())["calibration"]["temperature"]
     assert f"toolkit predict divides them by {fitted:.4g}" in said.file.getvalue()
     assert json.loads((folder / "export.json").read_text())["calibration"] == {"temperature": fitted}
@@ -125,7 +125,7 @@ def test_a_device_in_place_of_a_file_is_not_copied(run, tmp_path, form):
     path.unlink()
     path.symlink_to("/dev/zero")
     with pytest.raises(UserError, match=f"{tmp_path}/run/model: is damaged .*special_tokens_map.json is no plain file"):
-        export_run(tmp_path / "run", form, tmp_path / "export", False, console())
+        export_run(tmp_path / "run", form, tmp_path / "export", console(), overwrite=False)
     assert not (tmp_path / "export").exists()
 
 
@@ -138,22 +138,22 @@ def test_a_model_that_differs_by_more_than_rounding_is_not_left(run, tmp_path, m
     monkeypatch.setattr(graph, "run_graph", wrong)
     said = console()
     with pytest.raises(ParityDrift, match="not written: the exported model does not give the port's logits"):
-        export_run(run, "paddle", tmp_path / "new" / "paddle", False, said)
+        export_run(run, "paddle", tmp_path / "new" / "paddle", said, overwrite=False)
     assert "BEYOND float32's rounding" in said.file.getvalue()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_there_is_kept_unless_it_is_an_export_to_be_replaced(run, tmp_path):
-    target = export_run(run, "hf", tmp_path / "hf", False, console())
+    target = export_run(run, "hf", tmp_path / "hf", console(), overwrite=False)
     (target / "config.json").write_text("old")
     with pytest.raises(UserError, match="exists; add --overwrite"):
-        export_run(run, "hf", target, False, console())
-    export_run(run, "hf", target, True, console())
+        export_run(run, "hf", target, console(), overwrite=False)
+    export_run(run, "hf", target, console(), overwrite=True)
     assert (target / "config.json").read_text() != "old"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(UserError, match="exists and is not an export; name another folder"):
-        export_run(run, "hf", tmp_path / "mine", True, console())
+        export_run(run, "hf", tmp_path / "mine", console(), overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "mine"}
 
 
@@ -187,7 +187,7 @@ def test_a_choice_that_float64_has_as_near_as_rounding_is_found():
 def test_onnx_says_what_is_missing_before_anything_is_computed(run, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else types)
     with pytest.raises(UserError, match="needs onnxruntime, by which the converted model is checked: pip install onn"):
-        export_run(run, "onnx", tmp_path / "onnx", False, console())
+        export_run(run, "onnx", tmp_path / "onnx", console(), overwrite=False)
 
 
 def test_what_paddle2onnx_complains_of_is_a_line():
@@ -210,7 +210,7 @@ def test_a_graph_that_cannot_be_converted_leaves_nothing(tmp_path):
 @pytest.mark.slow
 def test_onnx_runtime_gives_the_port_s_logits(run, tmp_path):
     pytest.importorskip("onnxruntime")
-    folder = export_run(run, "onnx", tmp_path / "onnx", False, console())
+    folder = export_run(run, "onnx", tmp_path / "onnx", console(), overwrite=False)
     about = assert_within(folder)
     assert list(about["outputs"].values()) == ["logits"]
     batch = padded(run, folder)
@@ -226,11 +226,11 @@ def test_answers_and_next_words_are_exported_too(tmp_path):
 
     recipe = load_recipe(qa.write_recipe(tmp_path), ["train.max_steps=2", "train.eval_steps=2"])
     asked = finetune(recipe, "a test", console())
-    about = assert_within(export_run(asked, "paddle", None, False, console()))
+    about = assert_within(export_run(asked, "paddle", None, console(), overwrite=False))
     assert about["outputs"] == ["start_logits", "end_logits"]
     (tmp_path / "lm").mkdir()
     speaker = language_model(tmp_path / "lm")
-    assert assert_within(export_run(speaker, "paddle", None, False, console()))["outputs"] == ["logits"]
+    assert assert_within(export_run(speaker, "paddle", None, console(), overwrite=False))["outputs"] == ["logits"]
     if "onnxruntime" in sys.modules or onnx_file.importlib.util.find_spec("onnxruntime"):
         for folder in (asked, speaker):
-            assert_within(export_run(folder, "onnx", None, False, console()))
+            assert_within(export_run(folder, "onnx", None, console(), overwrite=False))

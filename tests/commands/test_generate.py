@@ -127,7 +127,7 @@ def theirs(model, tmp_path_factory) -> list[list[int]]:
 )
 def test_greedy_and_beam_search_say_what_the_reference_says(model, theirs, use_cache, step):
     """A third of the cases in the fast lane; the next test compares the scores without the cache."""
-    scores = NextToken(model, use_cache)
+    scores = NextToken(model, use_cache=use_cache)
     cases = list(zip(itertools.product(PROMPTS, CASES), theirs, strict=True))
     for (prompt, case), reference in cases[::step]:
         ours = list(generate(scores, prompt, Decoding(**case)))
@@ -266,7 +266,10 @@ def test_a_reformer_says_what_the_reference_says(layers, caches, their_cache, sa
     theirs = said_by_reference(program, model, REFORMER_PROMPTS, REFORMER_CASES, tmp_path)
     for (prompt, case), reference in zip(itertools.product(REFORMER_PROMPTS, REFORMER_CASES), theirs, strict=True):
         for use_cache in caches:
-            assert list(generate(NextToken(model, use_cache), prompt, Decoding(**case))) == reference, (prompt, case)
+            assert list(generate(NextToken(model, use_cache=use_cache), prompt, Decoding(**case))) == reference, (
+                prompt,
+                case,
+            )
     assert sum(len(set(tokens)) > 4 for tokens in theirs) >= 4, theirs
     assert any(tokens[-1] == REFORMER_STOP for tokens in theirs), theirs
 

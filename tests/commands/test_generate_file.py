@@ -27,7 +27,7 @@ def console() -> Console:
 def generate(folder, source, target, **changed) -> tuple[list[dict], str]:
     """The rows that are written, and what is said."""
     said = console()
-    module.generate_file(folder, said, source, target, False, **{**OF_A_FILE, **OPTIONS, **changed})
+    module.generate_file(folder, said, source, target, overwrite=False, **{**OF_A_FILE, **OPTIONS, **changed})
     return read(target), said.file.getvalue()
 
 

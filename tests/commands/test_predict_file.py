@@ -61,7 +61,7 @@ def console() -> Console:
 def label(run: Path, source: Path, target: Path, overwrite: bool = False, **columns) -> tuple[list[dict], str]:
     """The rows that are written, and what is said."""
     said = console()
-    label_file(run, said, source, target, overwrite, **columns)
+    label_file(run, said, source, target, overwrite=overwrite, **columns)
     return read(target), said.file.getvalue()
 
 

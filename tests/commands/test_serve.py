@@ -98,7 +98,7 @@ def url(run):
 def labelled(run: Path, rows: list[dict], folder: Path) -> list[dict]:
     """What `toolkit predict --input` writes beside the rows' own columns."""
     target = folder / "labelled.jsonl"
-    label_file(run, console(), write(folder / "rows.jsonl", rows), target, True)
+    label_file(run, console(), write(folder / "rows.jsonl", rows), target, overwrite=True)
     found = [{name: value for name, value in row.items() if name not in rows[0]} for row in read(target)]
     for row in found:
         if "predicted_labels" in row:

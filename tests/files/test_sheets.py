@@ -9,7 +9,7 @@ from typing import Any
 import openpyxl
 import pytest
 
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.errors import UserError
 from toolkit.files.sheet_rows import SheetTable, find_sheet_table, read_sheet_rows
 from toolkit.files.table_writer import open_table_writer
@@ -62,7 +62,7 @@ def test_titles_above_a_table_are_left_out(tmp_path, above, titles):
 )
 def test_a_header_that_lacks_a_name_is_not_taken_for_a_title(tmp_path, rows):
     path = book_of(tmp_path / "a.xlsx", Sheet=rows)
-    with pytest.raises(UnreadableFile, match=rf"a.xlsx:2: row 1 has {len(rows[1])} fields and the header"):
+    with pytest.raises(UnreadableFileError, match=rf"a.xlsx:2: row 1 has {len(rows[1])} fields and the header"):
         list(read_sheet_rows(path))
 
 
@@ -90,7 +90,7 @@ def test_the_sheet_with_rows_is_read_and_named(tmp_path):
     alike = book_of(tmp_path / "d.xlsx", First=[HEADER, *ROWS], Second=[["a", *HEADER], *([0, *row] for row in ROWS)])
     assert list(read_sheet_rows(alike)) == [HEADER, *READ]
     empty = book_of(tmp_path / "b.xlsx", A=[], B=[])
-    with pytest.raises(UnreadableFile, match="holds nothing but empty rows"):
+    with pytest.raises(UnreadableFileError, match="holds nothing but empty rows"):
         list(read_sheet_rows(empty))
 
 

@@ -189,12 +189,12 @@ def test_every_error_is_a_line_that_names_the_place_and_the_way_out(hub, client)
             f"what came was removed: {again} to fetch it",
         ),
         ("a/pointer",): (
-            "UnreadableFile",
+            "UnreadableFileError",
             "SNAPSHOT/model.safetensors is a pointer of git-LFS, not the file itself (model.safetensors of the model "
             "a/pointer at revision COMMIT); the repository holds no more: take another revision, or tell its owner",
         ),
         ("a/broken",): (
-            "UnreadableFile",
+            "UnreadableFileError",
             "SNAPSHOT/model.safetensors cannot be read as safetensors: Error while deserializing header: incomplete "
             "metadata, file not fully covered (model.safetensors of the model a/broken at revision COMMIT); delete "
             "BLOB, and it is fetched again",

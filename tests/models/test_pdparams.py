@@ -12,7 +12,7 @@ import pytest
 
 from models.ctrl import CTRLForSequenceClassification, CTRLLMHeadModel
 from models.files.pdparams import read_pdparams
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from models.reformer import ReformerForQuestionAnswering, ReformerForSequenceClassification, ReformerModelWithLMHead
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import get_hf_folder
@@ -174,7 +174,7 @@ def payloads(mark: Path) -> dict[str, bytes]:
 def test_code_in_a_file_never_runs(tmp_path, form):
     content = payloads(tmp_path / "ran")[form]
     (tmp_path / "a.pdparams").write_bytes(content)
-    with pytest.raises(UnreadableFile, match=r"nothing of it (was run|ran)") as refused:
+    with pytest.raises(UnreadableFileError, match=r"nothing of it (was run|ran)") as refused:
         read_pdparams(tmp_path / "a.pdparams")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "ran").exists()
@@ -218,7 +218,7 @@ def test_the_hostile_arrays_of_the_next_test_are_arrays_but_for_one_thing(tmp_pa
 )
 def test_a_hostile_array_is_refused(tmp_path, parts, expected):
     (tmp_path / "a.pdparams").write_bytes(array_state(**parts))
-    with pytest.raises(UnreadableFile, match=expected):
+    with pytest.raises(UnreadableFileError, match=expected):
         read_pdparams(tmp_path / "a.pdparams")
 
 
@@ -237,7 +237,7 @@ def test_a_hostile_array_is_refused(tmp_path, parts, expected):
 )
 def test_what_is_no_file_of_arrays_is_refused_in_a_line(tmp_path, content, expected):
     (tmp_path / "a.pdparams").write_bytes(content)
-    with pytest.raises(UnreadableFile, match=expected) as refused:
+    with pytest.raises(UnreadableFileError, match=expected) as refused:
         read_pdparams(tmp_path / "a.pdparams")
     assert "\n" not in str(refused.value)
 
@@ -319,5 +319,5 @@ def test_weights_in_several_files_and_those_beside_safetensors(saved, tmp_path):
         (folder / name).write_bytes(b"not looked at")
     assert get_hf_folder(folder) == folder
     (folder / "model_state.pdparams.index.json").write_text("{}")
-    with pytest.raises(UnreadableFile, match="weights in several files"):
+    with pytest.raises(UnreadableFileError, match="weights in several files"):
         get_hf_folder(folder)

@@ -237,7 +237,7 @@ def test_an_adapter_and_mixed_precision_go_on_as_they_are(changed, rounding):
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (2, 20))
 
     def said(model, use_cache: bool) -> np.ndarray:
-        scores = NextToken(model, use_cache)
+        scores = NextToken(model, use_cache=use_cache)
         return np.stack([scores(tokens[:, :length], np.arange(2) if length > 8 else None) for length in range(8, 21)])
 
     model = reformer("float32", attn_layers=["local", "lsh"])

@@ -64,7 +64,7 @@ def test_an_export_is_judged_as_it_is_and_a_changed_one_is_a_drift(family, recip
         asked, rows, epsilon = ["--head", "sequence_classification", "--length", "64"], 8, 1e-5
     else:
         run, asked, rows, epsilon = language_model(tmp_path), ["--length", "32"], 32, 1e-3
-    exported = export_run(run, "onnx", tmp_path / "onnx", False, Console(file=io.StringIO()))
+    exported = export_run(run, "onnx", tmp_path / "onnx", Console(file=io.StringIO()), overwrite=False)
     bundle = tmp_path / "bundle"
     recorded = command_line("parity", "record", "--model", family, "--weights", run / "model", *asked, "-o", bundle)
     assert recorded[0] == 0, recorded

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.files import hub
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.parity.processes.pickles import safetensors_folder
 
 #: Makes checkpoints as torch writes them, in the folder that it is given.
@@ -120,7 +120,7 @@ def test_safetensors_are_preferred_to_the_pickle_beside_them(pickles, tmp_path):
     ],
 )
 def test_what_is_no_file_of_tensors_is_refused_in_a_line_and_nothing_of_it_runs(pickles, cache, name, expected):
-    with pytest.raises(UnreadableFile) as refused:
+    with pytest.raises(UnreadableFileError) as refused:
         safetensors_folder(pickles / name)
     assert str(pickles / name) in str(refused.value)
     assert expected in str(refused.value)
@@ -140,7 +140,7 @@ def test_without_torch_the_ways_out_are_said(pickles, tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S: nothing that is installed is found
     python.chmod(0o755)
-    with pytest.raises(UnreadableFile, match=r"--reference-python PATH; .* or a revision that holds safetensors"):
+    with pytest.raises(UnreadableFileError, match=r"--reference-python PATH; .* or a revision that holds safetensors"):
         safetensors_folder(pickles / "zip", python=str(python))
 
 
@@ -153,11 +153,11 @@ def test_torch_of_an_unsafe_version_is_not_given_the_file(pickles, tmp_path):
     (tmp_path / "safetensors").mkdir()
     (tmp_path / "safetensors" / "__init__.py").write_text("")
     (tmp_path / "safetensors" / "torch.py").write_text("save_file = None\n")
-    with pytest.raises(UnreadableFile, match=r"torch 2\.5\.1 does not unpickle safely; 2\.6 or newer does"):
+    with pytest.raises(UnreadableFileError, match=r"torch 2\.5\.1 does not unpickle safely; 2\.6 or newer does"):
         safetensors_folder(pickles / "zip", python=str(python))
 
 
 def test_an_index_leads_to_no_file_elsewhere(pickles, tmp_path):
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": "../pytorch_model.bin"}}))
-    with pytest.raises(UnreadableFile, match=r"it should be a \.bin file of the same folder"):
+    with pytest.raises(UnreadableFileError, match=r"it should be a \.bin file of the same folder"):
         safetensors_folder(tmp_path)

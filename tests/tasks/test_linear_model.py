@@ -63,7 +63,7 @@ def run_folder(tmp_path):
     """A finished run of three labels that has kept a baseline, without a trained model."""
     texts = [f"{word} number {n}" for n in range(20) for word in ("red", "green", "blue")]
     targets = np.array([0, 1, 2] * 20)
-    model = LinearModel.fit(texts, targets, "single_label", False, 3)
+    model = LinearModel.fit(texts, targets, "single_label", 3, has_pairs=False)
     folder = tmp_path / "run"
     (folder / BASELINE).mkdir(parents=True)
     (folder / "model").mkdir()
@@ -107,7 +107,7 @@ def test_a_kept_baseline_is_served(run_folder):
 
 def test_a_saved_model_has_the_same_scores_and_no_pickle(tmp_path):
     texts, numbers = ["one\ntwo", "two\ntwo", "three\none"] * 5, np.arange(15, dtype=np.float32)
-    model = LinearModel.fit(texts, numbers, "regression", True, 1)
+    model = LinearModel.fit(texts, numbers, "regression", 1, has_pairs=True)
     model.save(tmp_path)
     np.testing.assert_array_equal(LinearModel.load(tmp_path).score(texts), model.score(texts))
     assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json"}

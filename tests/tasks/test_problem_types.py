@@ -94,7 +94,7 @@ def test_a_run_says_the_same_of_a_text_wherever_it_is_asked(run, tmp_path):
         else [json.loads(row[said]) for row in written] == [sorted(row["label"]) for row in given]
     )
     new = [name for name in written[0] if name.startswith(("predicted", "probability"))]
-    label_file(run, console(), write(tmp_path / "a.jsonl", given), tmp_path / "b.jsonl", False)
+    label_file(run, console(), write(tmp_path / "a.jsonl", given), tmp_path / "b.jsonl", overwrite=False)
     for row, other in zip(read(tmp_path / "b.jsonl"), written, strict=True):
         assert list(row) == ["text", "label", *new]
         for name in new:

@@ -46,7 +46,7 @@ def test_what_is_asked_is_joined_as_what_was_trained(run, tmp_path):
     with (tmp_path / "a.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("question", "answer"), *PAIRS, ("", "no question")])
     said = console()
-    label_file(run, said, tmp_path / "a.csv", tmp_path / "b.jsonl", False, text_pair_column="answer")
+    label_file(run, said, tmp_path / "a.csv", tmp_path / "b.jsonl", overwrite=False, text_pair_column="answer")
     rows = read(tmp_path / "b.jsonl")
     assert [row["predicted_label"] for row in rows] == [*(one.label for one in asked), None]
     assert [row["probability"] for row in rows[:2]] == pytest.approx([one.probability for one in asked], abs=1e-5)

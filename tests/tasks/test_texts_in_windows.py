@@ -78,7 +78,7 @@ def test_every_text_is_read_whole_and_said_the_same_of_wherever_it_is_asked(run,
     given, written = rows(problem, 9), list(read_predictions(run / "predictions-validation.csv"))
     assert [int(row["tokens"]) for row in written] == [len(row["text"]) for row in given]
     assert max(len(row["text"]) for row in given) > 5 * LONGEST
-    label_file(run, console(), write(tmp_path / "a.jsonl", given), tmp_path / "b.jsonl", False)
+    label_file(run, console(), write(tmp_path / "a.jsonl", given), tmp_path / "b.jsonl", overwrite=False)
     for row, other in zip(read(tmp_path / "b.jsonl"), written, strict=True):
         for name in other.keys() & {"predicted_label", "predicted_labels"}:
             assert row[name] == other[name]
@@ -110,9 +110,9 @@ def test_other_texts_do_not_matter_and_a_cut_text_says_otherwise(run, tmp_path):
 
 
 def test_an_export_says_how_longer_texts_are_read(run, tmp_path):
-    padding = json.loads((export_run(run, "hf", tmp_path / "hf", False, console()) / "export.json").read_text())[
-        "padding"
-    ]
+    padding = json.loads(
+        (export_run(run, "hf", tmp_path / "hf", console(), overwrite=False) / "export.json").read_text()
+    )["padding"]
     assert padding["mean_of_windows_of"] == LONGEST and "text_cut_to" not in padding
 
 

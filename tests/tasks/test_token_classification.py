@@ -344,7 +344,7 @@ def test_entities_of_a_text_and_of_a_file_are_those_of_a_server(run, tmp_path):
         csv.writer(file).writerows([["text"], *([text] for text in texts)])
     labelled = {}
     for kind in ("jsonl", "csv", "parquet"):
-        target = label_file(folder, Console(file=io.StringIO()), source, tmp_path / f"out.{kind}", False)
+        target = label_file(folder, Console(file=io.StringIO()), source, tmp_path / f"out.{kind}", overwrite=False)
         labelled[kind] = target
     lines = [json.loads(line) for line in labelled["jsonl"].read_text().splitlines()]
     assert [[one["text"] for one in row["predicted_entities"]] for row in lines] == [
@@ -372,7 +372,7 @@ def test_a_run_is_exported(run, tmp_path, form):
         pytest.importorskip("paddle2onnx")
         pytest.importorskip("onnxruntime")
     folder, _ = run
-    made = export_run(folder, form, tmp_path / form, False, Console(file=io.StringIO()))
+    made = export_run(folder, form, tmp_path / form, Console(file=io.StringIO()), overwrite=False)
     about = json.loads((made / "export.json").read_text())
     assert about["label_names"] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"] and about["outputs"]
 

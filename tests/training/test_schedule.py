@@ -13,7 +13,7 @@ def kept(values: list[float], lower_is_better: bool) -> int | None:
     """Return the number, from 1, of the evaluation that is kept."""
     best = Best()
     for step, value in enumerate(values, 1):
-        if best.better(value, lower_is_better):
+        if best.better(value, lower_is_better=lower_is_better):
             best = Best(step, value)
     return best.best_step
 

@@ -61,7 +61,7 @@ def test_an_evaluation_shared_by_several_is_that_of_one_over_all_examples(batch_
         def step(batch: list[int]) -> tuple[paddle.Tensor, list[paddle.Tensor], None]:
             return paddle.to_tensor(LOSSES[batch].mean()), [paddle.to_tensor(np.array(batch) * 10)], None
 
-        loss, kept = evaluate_shared(batches, step, lambda: None, processes > 1, lambda: False)
+        loss, kept = evaluate_shared(batches, step, lambda: None, lambda: False, is_shared=processes > 1)
         return loss, in_own_order(kept, order)[0]
 
     for loss, kept in Team(processes, monkeypatch).results(measured):
@@ -73,7 +73,7 @@ def test_one_that_is_asked_to_stop_stops_all(monkeypatch):
     def stopped(rank: int) -> bool:
         step = lambda batch: (paddle.to_tensor(0.0), [paddle.to_tensor([0])], None)  # noqa: E731
         try:
-            evaluate_shared([[0]], step, lambda: None, True, lambda: rank == 1)
+            evaluate_shared([[0]], step, lambda: None, lambda: rank == 1, is_shared=True)
         except trainer.SignalInterrupt:
             return True
         return False

@@ -366,7 +366,7 @@ def _learning_curves(names: Sequence[str], runs: Sequence[RunFiles]) -> Iterator
     charts = [
         (x_name, [figure for split_name, key in plots if (figure := draw_lines(
             f"{split_name} {key}",
-            [series(hide_folders(run), rows, key, x_key, split_name == "train")
+            [series(hide_folders(run), rows, key, x_key, is_noisy=split_name == "train")
              for run, rows in zip(names, by_split[split_name], strict=True)],
             x_name,
         ))])

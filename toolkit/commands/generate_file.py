@@ -37,11 +37,12 @@ def generate_file(
     console: Console,
     source: Path | None,
     target: Path | None,
-    overwrite: bool,
     column: str | None,
     layout: Mapping[str, str | None],
-    spreadsheet_safe: bool,
     control: str | None,
+    *,
+    overwrite: bool,
+    spreadsheet_safe: bool,
     **options: Any,
 ) -> None:
     """Write the rows of a file, with the text that a run's language model generates after each prompt.
@@ -64,7 +65,7 @@ def generate_file(
     """
     recipe = read_recipe(folder)
     check_generates_text(folder, recipe)
-    check_files(source, target, "prompts", overwrite, spreadsheet_safe)
+    check_files(source, target, "prompts", overwrite=overwrite, spreadsheet_safe=spreadsheet_safe)
     assert source is not None and target is not None
     file_layout = find_source_layout(recipe, source, [column or "prompt"], **layout)
     if column is not None and file_layout.kind == "text":

@@ -71,8 +71,9 @@ def label_file(
     console: Console,
     source: Path | None,
     target: Path | None,
-    overwrite: bool,
     layout: Mapping[str, str | None] | None = None,
+    *,
+    overwrite: bool,
     spreadsheet_safe: bool = False,
     baseline: bool = False,
     **columns: str | None,
@@ -103,7 +104,7 @@ def label_file(
     kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder, recipe)
     if not task.ROW_COLUMNS:
         raise UserError(f"{folder}: is a run of {kind}, which generates and does not label: {command}")
-    check_files(source, target, "input", overwrite, spreadsheet_safe)
+    check_files(source, target, "input", overwrite=overwrite, spreadsheet_safe=spreadsheet_safe)
     assert source is not None and target is not None
     input_columns = _input_columns(recipe, task, columns)
     layout_options = layout or {}
@@ -123,7 +124,9 @@ def label_file(
     return target
 
 
-def check_files(source: Path | None, target: Path | None, option: str, overwrite: bool, spreadsheet_safe: bool) -> None:
+def check_files(
+    source: Path | None, target: Path | None, option: str, *, overwrite: bool, spreadsheet_safe: bool
+) -> None:
     """Check the names of the input and output files before the input is read.
 
     Args:
@@ -198,11 +201,12 @@ def append_columns(
         console.print(f"note: {row_note.line(problem)}", soft_wrap=True)
     if writer.formulas:
         console.print(
-            f"note: {_describe_formulas(writer.formulas, writer_options['escapes_formulas'])}", soft_wrap=True
+            f"note: {_describe_formulas(writer.formulas, spreadsheet_safe=writer_options['escapes_formulas'])}",
+            soft_wrap=True,
         )
 
 
-def _describe_formulas(count: int, spreadsheet_safe: bool) -> str:
+def _describe_formulas(count: int, *, spreadsheet_safe: bool) -> str:
     """Return the note on cells that a spreadsheet would take for formulas.
 
     Args:

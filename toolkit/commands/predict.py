@@ -241,7 +241,7 @@ def evaluate(folder: Path, console: Console, split_name: str = "test") -> dict[s
     return metrics
 
 
-def predict(folder: Path, console: Console, baseline: bool = False, **inputs: Any) -> Any:
+def predict(folder: Path, console: Console, *, baseline: bool = False, **inputs: Any) -> Any:
     """Print and return the predictions of a run's best model.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from models.files.hub_errors import HubRequest, explain_push_error
-from models.files.plain import UnreadableFile, open_tensors
+from models.files.plain import UnreadableFileError, open_tensors
 from toolkit.commands.predict import MODEL_REMEDY, read_recipe
 from toolkit.errors import ToolkitError, UserError
 from toolkit.files.whole import write_text
@@ -32,9 +32,10 @@ class PushError(ToolkitError):
 def push_run(
     folder: Path,
     repository: str,
-    private: bool = False,
     revision: str | None = None,
     message: str | None = None,
+    *,
+    private: bool = False,
     with_report: bool = False,
     despite_skipped_parity: bool = False,
 ) -> list[str]:
@@ -58,15 +59,17 @@ def push_run(
         PushError: the hub rejected the upload.
     """
     read_recipe(folder)
-    _check_parity(folder, despite_skipped_parity)
+    _check_parity(folder, despite_skipped_parity=despite_skipped_parity)
     _check_model(folder / "model")
     if not re.fullmatch(r"[^/\s]+/[^/\s]+", repository):
         raise UserError(f"{repository}: is no name of a repository; write OWNER/NAME, such as my-team/{folder.name}")
     with scratch_folder("toolkit-push-") as staging_dir:
-        _copy_files(folder, staging_dir, repository, with_report)
+        _copy_files(folder, staging_dir, repository, with_report=with_report)
         files = sorted(path.relative_to(staging_dir).as_posix() for path in staging_dir.rglob("*") if path.is_file())
         try:
-            info = _upload(staging_dir, repository, private, revision, message or f"Add {folder.resolve().name}")
+            info = _upload(
+                staging_dir, repository, revision, message or f"Add {folder.resolve().name}", private=private
+            )
         except Exception as error:
             explanation = explain_push_error(error, HubRequest(repository, revision))
             if explanation is None:
@@ -77,7 +80,7 @@ def push_run(
     return [f"pushed {', '.join(files)}", f"{info.repo_url} at commit {info.oid}", *notes]
 
 
-def _check_parity(folder: Path, despite_skipped_parity: bool) -> None:
+def _check_parity(folder: Path, *, despite_skipped_parity: bool) -> None:
     """Reject a run that was trained without the parity gate, unless ``despite_skipped_parity``."""
     starts = read_starts(folder)
     if despite_skipped_parity or (starts and all(start["passed"] is not None for start in starts)):
@@ -104,11 +107,11 @@ def _check_model(model_path: Path) -> None:
             try:
                 with open_tensors(path):
                     pass
-            except UnreadableFile as error:
+            except UnreadableFileError as error:
                 raise UserError(f"{error}; {MODEL_REMEDY}") from error
 
 
-def _copy_files(folder: Path, staging_dir: Path, repository: str, with_report: bool) -> None:
+def _copy_files(folder: Path, staging_dir: Path, repository: str, *, with_report: bool) -> None:
     """Copy the files to upload into the folder ``staging_dir``, in the layout of the repository."""
     for path in sorted((folder / "model").iterdir()):
         if path.is_file() and MODEL_FILE_NAME.fullmatch(path.name):
@@ -129,7 +132,7 @@ def _with_parity_statement(card: str, folder: Path) -> str:
     return card if statement in card else f"{card.rstrip()}\n\n## Parity with the reference\n\n{statement}\n"
 
 
-def _upload(staging_dir: Path, repository: str, private: bool, revision: str | None, message: str) -> Any:
+def _upload(staging_dir: Path, repository: str, revision: str | None, message: str, *, private: bool) -> Any:
     """Create the repository on the hub if it is missing, and upload a folder to it as one commit.
 
     Args:

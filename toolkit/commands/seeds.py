@@ -25,7 +25,7 @@ PAGE = "compare.html"
 
 
 def finetune_with_seeds(
-    path: Path, overrides: Sequence[str], num_seeds: int, skip_parity: str | None, console: Console, verbose: bool
+    path: Path, overrides: Sequence[str], num_seeds: int, skip_parity: str | None, console: Console, *, verbose: bool
 ) -> None:
     """Run a recipe with its seed and the next seeds, and compare the runs.
 

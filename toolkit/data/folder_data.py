@@ -12,7 +12,7 @@ import datasets
 import yaml
 from datasets import DatasetDict
 
-from models.files.plain import UnreadableFile, plain_file, read_text
+from models.files.plain import UnreadableFileError, plain_file, read_text
 from toolkit.data.dataset_errors import check_reader, explain_load_errors
 from toolkit.data.rows import READER_MODULES, call_without_progress, keep_csv_text, load_stored_rows, prepare_rows
 from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
@@ -113,7 +113,7 @@ def _check_and_hash(recipe: Recipe, folder: Path, library_folder: Path, file: Pa
     user_path = folder / file.relative_to(library_folder) if file.is_relative_to(library_folder) else file
     try:
         if not Path(os.path.normpath(file)).is_relative_to(library_folder) or file.suffix == ".zip":
-            raise UnreadableFile(user_path, f"is no plain data file of the folder {folder}")
+            raise UnreadableFileError(user_path, f"is no plain data file of the folder {folder}")
         _check_rows(plain_file(file), builder)
         return file_sha256(file)
     except (OSError, ValueError, EOFError) as error:
@@ -129,7 +129,7 @@ def _check_rows(file: Path, builder: Any) -> None:
         builder: the library's builder of the data set.
 
     Raises:
-        UnreadableFile: the file is not valid, or `datasets` would take minutes or gigabytes for it, or crash.
+        UnreadableFileError: the file is not valid, or `datasets` would take minutes or gigabytes for it, or crash.
     """
     kind = next(kind for kind, module in READER_MODULES.items() if module == type(builder).__module__)
     config, default_config = vars(builder.config), vars(type(builder.config)())
@@ -142,7 +142,7 @@ def _check_rows(file: Path, builder: Any) -> None:
         check_encoding(file, encoding)
         table = read_whole_table(file, kind, Layout(config.get("sep", ","), encoding=encoding))
     if max(len(table.names), count_stored_columns(table.schema.types if table.schema else ())) > MAX_FOLDER_COLUMNS:
-        raise UnreadableFile(file, f"has more than {MAX_FOLDER_COLUMNS:,} columns; leave out what is not used")
+        raise UnreadableFileError(file, f"has more than {MAX_FOLDER_COLUMNS:,} columns; leave out what is not used")
 
 
 def _describe_settings(builder: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import QUOTES, Layout, default_delimiter, detect_delimiter, read_first_rows
 from toolkit.files.kinds import BINARY_KINDS, detect_kind
@@ -119,7 +119,7 @@ def _read_first_row(source: Path, kind: str, delimiter: str | None, layout: Layo
                 headerless_layout, delimiter=delimiter or detect_delimiter(source, headerless_layout)
             )
             return next(iter(read_first_rows(source, headerless_layout, 1)), [])
-    except (UnreadableFile, OSError):
+    except (UnreadableFileError, OSError):
         return []
 
 

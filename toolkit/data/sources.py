@@ -16,7 +16,7 @@ from pathlib import Path
 import datasets
 from datasets import Dataset, DatasetDict, Features
 
-from models.files.plain import UnreadableFile, plain_file
+from models.files.plain import UnreadableFileError, plain_file
 from toolkit.data.rows import load_stored_rows, write_rows
 from toolkit.data.splits import SPLITS
 from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
@@ -49,7 +49,7 @@ def load_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]
         try:
             parts = [read_file(recipe, split_name, plain_file(path)) for path in paths]
             splits[split_name] = parts[0] if len(parts) == 1 else _concatenate_rows(recipe, split_name, paths, parts)
-        except UnreadableFile as error:
+        except UnreadableFileError as error:
             raise recipe.error(f"data.files.{split_name}", str(error)) from None
         except OSError as error:
             reason = error.strerror or error
@@ -104,7 +104,7 @@ def read_named_texts(recipe: Recipe, sources_key: str = "sources") -> Iterator[t
                     text = read_plain_text(recipe, path)
                 except OSError as error:
                     raise recipe.error(key, f"cannot read {path_text}: {error.strerror}") from None
-                except UnreadableFile as error:
+                except UnreadableFileError as error:
                     raise recipe.error(key, str(error)) from None
                 if not text.strip():
                     raise recipe.error(key, f"{path_text} is empty")
@@ -127,7 +127,7 @@ def read_file(recipe: Recipe, split_name: str, path: Path) -> Dataset:
         path: file.
 
     Raises:
-        UnreadableFile: the content is not of this kind.
+        UnreadableFileError: the content is not of this kind.
         UserError: the recipe's kind, encoding or delimiter does not match the file.
     """
     kind, data = recipe.data.dataset, recipe.data
@@ -176,7 +176,7 @@ def _check_delimiter(recipe: Recipe, path: Path, layout: Layout) -> str:
 
     Raises:
         UserError: the file seems to have another delimiter, which the message names.
-        UnreadableFile: the header has a column of the recipe more than once.
+        UnreadableFileError: the header has a column of the recipe more than once.
     """
     layout = replace(layout, delimiter=recipe.data.delimiter or default_delimiter(path))
     header = next(iter(read_first_rows(path, layout, 1)), [])

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.files.packed import content_ending
 from toolkit.files.text_encoding import open_text
 
@@ -293,7 +293,7 @@ def read_csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
     Empty fields beyond the last column are dropped, because spreadsheets write them.
 
     Raises:
-        UnreadableFile: a row has another number of fields, or a quote is not closed.
+        UnreadableFileError: a row has another number of fields, or a quote is not closed.
     """
     with allow_long_fields(), open_text(path, layout.encoding, newline="") as file:
         lines = _CsvLines(file)
@@ -302,8 +302,8 @@ def read_csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
         if layout.columns:
             yield list(layout.columns)
 
-        def row_error(reason: object) -> UnreadableFile:
-            return UnreadableFile(f"{path}:{line}:", f"{f'row {number}' if number else 'the header'} {reason}")
+        def row_error(reason: object) -> UnreadableFileError:
+            return UnreadableFileError(f"{path}:{line}:", f"{f'row {number}' if number else 'the header'} {reason}")
 
         while True:
             try:
@@ -329,7 +329,7 @@ def read_csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
             yield row
             line, number = records.line_num + 1, number + 1
         if not width:
-            raise UnreadableFile(path, "holds nothing but empty lines")
+            raise UnreadableFileError(path, "holds nothing but empty lines")
 
 
 def _describe_wrong_width(num_fields: int, num_columns: int, layout: Layout, *, has_stray_return: bool) -> str:

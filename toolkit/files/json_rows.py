@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.files.json_columns import find_table_rows
 from toolkit.files.packed import content_ending
 from toolkit.files.text_encoding import open_text
@@ -46,7 +46,7 @@ def read_json_rows(
         columns: column names for rows that are lists; None for ``column1``, ``column2`` and so on.
 
     Raises:
-        UnreadableFile: the file has another form, or a row is not valid JSON.
+        UnreadableFileError: the file has another form, or a row is not valid JSON.
     """
     decoder = json.JSONDecoder(parse_constant=_reject_constant)
     with open_text(path, encoding, newline="") as file:
@@ -55,8 +55,8 @@ def read_json_rows(
         separator = re.compile(r"[\s,]*" if list_start else r"\s*")
         position, counted_up_to, line, number = list_start.end() if list_start else 0, 0, 1, 1
 
-        def row_error(reason: object) -> UnreadableFile:
-            return UnreadableFile(f"{path}:{line}:", f"row {number} {reason}")
+        def row_error(reason: object) -> UnreadableFileError:
+            return UnreadableFileError(f"{path}:{line}:", f"row {number} {reason}")
 
         while True:
             position = separator.match(text, position).end()  # type: ignore[union-attr]
@@ -98,9 +98,9 @@ def read_json_rows(
             yield row_text, row
             position, number = end, number + 1
         if list_start and text[position : position + 1] != "]":
-            raise UnreadableFile(path, f"ends within the list of its rows, after row {number - 1}")
+            raise UnreadableFileError(path, f"ends within the list of its rows, after row {number - 1}")
         if text[position + 1 :].strip():
-            raise UnreadableFile(path, "goes on behind the list of its rows")
+            raise UnreadableFileError(path, "goes on behind the list of its rows")
 
 
 def default_column_names(count: int) -> list[str]:
@@ -109,7 +109,7 @@ def default_column_names(count: int) -> list[str]:
 
 
 def _name_values(
-    values: list[Any], columns: Sequence[str], row_error: Callable[[str], UnreadableFile]
+    values: list[Any], columns: Sequence[str], row_error: Callable[[str], UnreadableFileError]
 ) -> tuple[dict[str, Any], str]:
     """Return a row that is a list as a mapping from column to value, and the same row as JSON text.
 
@@ -141,8 +141,8 @@ def _read_row_lists(
     for name, rows in lists.items():
         for number, row in enumerate(rows, start=1):
 
-            def row_error(problem: str, row_place: str = f"row {number} of {name}") -> UnreadableFile:
-                return UnreadableFile(path, f"{row_place} {problem}")
+            def row_error(problem: str, row_place: str = f"row {number} of {name}") -> UnreadableFileError:
+                return UnreadableFileError(path, f"{row_place} {problem}")
 
             if isinstance(row, list):
                 columns = columns or default_column_names(len(row))

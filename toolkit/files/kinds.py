@@ -7,7 +7,7 @@ import io
 import re
 from pathlib import Path
 
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import DELIMITERS, SNIFFED_ROWS, has_fasttext_labels, split_labels_and_text
 from toolkit.files.packed import content_ending, open_unpacked
@@ -61,7 +61,7 @@ def _detect_kind_by_content(path: Path) -> str | None:
     try:
         with open_unpacked(path) as file:
             head = file.read(SAMPLE_BYTES)
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
@@ -78,7 +78,7 @@ def is_text_table(path: Path) -> bool:
     """Return whether the first rows of a text file have the same number of fields, at least two, or begin with labels.
 
     Raises:
-        UnreadableFile: the file cannot be unpacked.
+        UnreadableFileError: the file cannot be unpacked.
     """
     text = read_head(path)
     return _has_table_rows(text) or find_first_label(text) is not None
@@ -88,7 +88,7 @@ def read_head(path: Path) -> str:
     """Return the beginning of a text file, decoded well enough to find delimiters and line ends.
 
     Raises:
-        UnreadableFile: the file cannot be unpacked.
+        UnreadableFileError: the file cannot be unpacked.
     """
     with open_unpacked(path) as file:
         return _decode_head(file.read(SAMPLE_BYTES))

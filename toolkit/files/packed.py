@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 
 
 def _list_members(archive: zipfile.ZipFile) -> list[str]:
@@ -103,19 +103,19 @@ class _LimitedUnpacker(io.RawIOBase):
         """Read decompressed bytes into a buffer, and return their number.
 
         Raises:
-            UnreadableFile: the file is damaged, or expands beyond the limit.
+            UnreadableFileError: the file is damaged, or expands beyond the limit.
         """
         try:
             block = self._unpacked.read(len(buffer))
         except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
-            raise UnreadableFile(self._path, f"cannot be unpacked: {' '.join(str(error).split())}") from None
+            raise UnreadableFileError(self._path, f"cannot be unpacked: {' '.join(str(error).split())}") from None
         buffer[: len(block)] = block
         self._num_unpacked += len(block)
         if self._num_unpacked > max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * self._packed.tell()):
             message = (
                 f"says more than {MAX_RATIO} times its own size, {self._num_unpacked >> 20:,} MiB so far; unpack it"
             )
-            raise UnreadableFile(self._path, f"{message}, and see what is in it")
+            raise UnreadableFileError(self._path, f"{message}, and see what is in it")
         return len(block)
 
     def close(self) -> None:
@@ -129,14 +129,15 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
     """Open a file for reading bytes, unpacked if it is compressed.
 
     Raises:
-        UnreadableFile: the file cannot be unpacked, or is not compressed although its name has such an ending. While
+        UnreadableFileError: the file cannot be unpacked, or is not compressed although its name has such an ending.
+        While
             the file is read: it is a decompression bomb.
     """
     with open(path, "rb") as file:
         head = file.read(8)
         if not has_packed_magic(head):
             if path.suffix.lower() in COMPRESSED_ENDINGS:
-                raise UnreadableFile(path, f"is not packed, though it is called {path.suffix}; rename it")
+                raise UnreadableFileError(path, f"is not packed, though it is called {path.suffix}; rename it")
             file.seek(0)
             yield file
             return
@@ -144,6 +145,6 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
     try:
         limited_file = _LimitedUnpacker(path, opener)
     except (ValueError, IndexError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise UnreadableFile(path, f"cannot be unpacked: {error}") from None
+        raise UnreadableFileError(path, f"cannot be unpacked: {error}") from None
     with io.BufferedReader(limited_file, 2**16) as buffered_file:
         yield buffered_file

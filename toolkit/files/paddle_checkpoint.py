@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from models.files.hub import pickle_files
 from models.files.pdparams import read_pdparams
-from models.files.plain import UnreadableFile, plain_file, read_object
+from models.files.plain import UnreadableFileError, plain_file, read_object
 from models.port.paddlenlp_layout import convert_config, convert_tensors
 from toolkit.files.cache import get_or_create_entry
 from toolkit.files.digest import digest_parts, file_sha256
@@ -48,7 +48,7 @@ def get_hf_folder(checkpoint: Path) -> Path:
         checkpoint: ``.pdparams`` file next to its configuration, or folder of a checkpoint in either format.
 
     Raises:
-        UnreadableFile, WeightsError, ConfigError: the files are not a PaddleNLP checkpoint of a known model family.
+        UnreadableFileError, WeightsError, ConfigError: the files are not a PaddleNLP checkpoint of a known family.
         OSError: a file is missing or may not be read.
     """
     weights = find_paddle_weights(checkpoint)
@@ -57,14 +57,14 @@ def get_hf_folder(checkpoint: Path) -> Path:
     plain_file(weights)
     config = next((weights.parent / name for name in CONFIG_FILES if os.path.lexists(weights.parent / name)), None)
     if config is None:
-        raise UnreadableFile(weights, f"has no {' or '.join(CONFIG_FILES)} beside it, which says what model it is")
+        raise UnreadableFileError(weights, f"has no {' or '.join(CONFIG_FILES)} beside it, which says what model it is")
     files = [weights, config, *(path for name in TOKENIZER_FILES if (path := weights.parent / name).is_file())]
     key = digest_parts(CONVERSION_VERSION, *(part for path in files for part in (path.name, _hash_file(path))))
 
     def write_converted(unfinished_folder: Path) -> None:
         size = weights.stat().st_size
         if missing_space := describe_missing_space(cache_folder(), size):
-            raise UnreadableFile(weights, f"is to be kept as safetensors in the cache: {missing_space}")
+            raise UnreadableFileError(weights, f"is to be kept as safetensors in the cache: {missing_space}")
         print(
             f"note: reading {weights.name} ({format_bytes(size)}) once; kept as safetensors in the cache",
             file=sys.stderr,
@@ -80,12 +80,12 @@ def find_paddle_weights(checkpoint: Path) -> Path | None:
     """Return the ``.pdparams`` file of a checkpoint; None if it has none, or has weights in another format, too.
 
     Raises:
-        UnreadableFile: the weights are divided into several files.
+        UnreadableFileError: the weights are divided into several files.
     """
     if not checkpoint.is_dir():
         return checkpoint if checkpoint.suffix == PADDLE_ENDING else None
     if os.path.lexists(checkpoint / f"{PADDLE_WEIGHTS_FILE}.index.json"):
-        raise UnreadableFile(
+        raise UnreadableFileError(
             checkpoint / f"{PADDLE_WEIGHTS_FILE}.index.json",
             f"is of weights in several files; they are read from one {PADDLE_WEIGHTS_FILE}",
         )
@@ -120,19 +120,19 @@ def _convert_checkpoint(weights_path: Path, config_path: Path, target: Path) -> 
         target: an existing folder, which gets safetensors and ``config.json``.
 
     Raises:
-        UnreadableFile: one of the files cannot be read or is not of a family of this project.
+        UnreadableFileError: one of the files cannot be read or is not of a family of this project.
     """
     arrays = read_pdparams(weights_path)
     try:
         hf_keys = convert_config(read_object(config_path), arrays)
-    except UnreadableFile:
+    except UnreadableFileError:
         raise
     except ValueError as error:
-        raise UnreadableFile(config_path, f"is not of a model that can be used: {error}") from None
+        raise UnreadableFileError(config_path, f"is not of a model that can be used: {error}") from None
     try:
         _write_safetensors(convert_tensors(arrays, hf_keys), target)
     except ValueError as error:
-        raise UnreadableFile(weights_path, f"holds weights that cannot be used: {error}") from None
+        raise UnreadableFileError(weights_path, f"holds weights that cannot be used: {error}") from None
     (target / "config.json").write_text(json.dumps(hf_keys, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.files.packed import ALWAYS_ALLOWED_BYTES, MAX_RATIO
 
 #: First rows of a sheet that may precede its table.
@@ -72,7 +72,7 @@ def read_sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Itera
         columns: names of the columns; None to read them from the first row. A first row with these names is left out.
 
     Raises:
-        UnreadableFile: the file is not a sheet of Excel, or a row is wider than the header.
+        UnreadableFileError: the file is not a sheet of Excel, or a row is wider than the header.
     """
     with _open_workbook(path) as book:
         table = _find_table(path, book)
@@ -86,18 +86,20 @@ def read_sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Itera
             if len(row) > width:
                 named_columns = f"{width} columns are named" if columns else f"the header {width}"
                 message = f"row {row_number} has {len(row)} fields and {named_columns}"
-                raise UnreadableFile(f"{path}:{line}:", f"{message}; empty the cells beyond, or name their columns")
+                raise UnreadableFileError(
+                    f"{path}:{line}:", f"{message}; empty the cells beyond, or name their columns"
+                )
             yield row + [""] * (width - len(row))
             row_number += 1
         if not width:
-            raise UnreadableFile(path, "holds nothing but empty rows in its first sheet")
+            raise UnreadableFileError(path, "holds nothing but empty rows in its first sheet")
 
 
 def find_sheet_table(path: Path) -> SheetTable:
     """Return the position of the table in an Excel file.
 
     Raises:
-        UnreadableFile: the file is not a sheet of Excel.
+        UnreadableFileError: the file is not a sheet of Excel.
     """
     with _open_workbook(path) as book:
         return _find_table(path, book)
@@ -109,7 +111,7 @@ def _find_table(path: Path, book: Any) -> SheetTable:
     A sheet with a header and a row of several columns precedes others.
     """
     if not book.worksheets:
-        raise UnreadableFile(path, "has no sheet with cells; save the table as one, or as csv")
+        raise UnreadableFileError(path, "has no sheet with cells; save the table as one, or as csv")
     names, candidates = [sheet.title for sheet in book.worksheets], []
     for index, sheet in enumerate(book.worksheets):
         head = list(itertools.islice(_read_lines(path, sheet), HEAD_ROWS))
@@ -149,7 +151,7 @@ def _read_lines(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the cells of each row that is not empty, without empty cells at its end.
 
     Raises:
-        UnreadableFile: the sheet is damaged, or claims to hold more than a sheet can.
+        UnreadableFileError: the sheet is damaged, or claims to hold more than a sheet can.
     """
     max_characters = max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * path.stat().st_size)
     num_rows, num_empty, num_characters = 0, 0, 0
@@ -163,7 +165,9 @@ def _read_lines(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:
             if not cells:  # openpyxl yields an empty row for each missing line number
                 continue
             if line > MAX_ROWS:
-                raise UnreadableFile(f"{path}:{line}:", f"a sheet of Excel ends at row {MAX_ROWS:,}; save it again")
+                raise UnreadableFileError(
+                    f"{path}:{line}:", f"a sheet of Excel ends at row {MAX_ROWS:,}; save it again"
+                )
             num_filled = next(
                 (position for position in range(len(cells), 0, -1) if cells[position - 1] not in (None, "")), 0
             )
@@ -172,15 +176,17 @@ def _read_lines(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:
             num_characters += sum(map(len, row))
             if num_empty > MAX_EMPTY_CELLS:
                 message = f"has more than {MAX_EMPTY_CELLS:,} empty cells"
-                raise UnreadableFile(path, f"{message}; delete the columns and rows beyond the table")
+                raise UnreadableFileError(path, f"{message}; delete the columns and rows beyond the table")
             if num_characters > max_characters:
                 message = f"says more than {MAX_RATIO} times its own size by row {line}; see what is in it"
-                raise UnreadableFile(path, message)
+                raise UnreadableFileError(path, message)
             if row:
                 yield line, row
         num_rows += len(chunk)
         if num_rows > MAX_ROWS:
-            raise UnreadableFile(path, f"has a row beyond {MAX_ROWS:,}, where a sheet of Excel ends; save it again")
+            raise UnreadableFileError(
+                path, f"has a row beyond {MAX_ROWS:,}, where a sheet of Excel ends; save it again"
+            )
 
 
 @contextlib.contextmanager
@@ -209,7 +215,7 @@ def _open_workbook(path: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _convert_openpyxl_errors(path: Path) -> Iterator[None]:
-    """Convert exceptions of openpyxl and its libraries to UnreadableFile, and suppress their warnings."""
+    """Convert exceptions of openpyxl and its libraries to UnreadableFileError, and suppress their warnings."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -220,14 +226,14 @@ def _convert_openpyxl_errors(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UnreadableFile(path, f"is a damaged sheet of Excel ({reason}); save it again, or as csv") from None
+        raise UnreadableFileError(path, f"is a damaged sheet of Excel ({reason}); save it again, or as csv") from None
 
 
 def _check(path: Path) -> None:
     """Check that a file is a zip archive with a workbook, and unpacks to a size that memory can hold.
 
     Raises:
-        UnreadableFile: it is not.
+        UnreadableFileError: it is not.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -235,7 +241,7 @@ def _check(path: Path) -> None:
                 raise zipfile.BadZipFile
             members = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError):
-        raise UnreadableFile(path, "is no sheet of Excel (.xlsx); save it as one, or as csv") from None
+        raise UnreadableFileError(path, "is no sheet of Excel (.xlsx); save it as one, or as csv") from None
     unpacked_bytes = sum(member.file_size for member in members)
     bomb_sizes = [
         part.file_size
@@ -245,7 +251,7 @@ def _check(path: Path) -> None:
     if bomb_sizes or unpacked_bytes > max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * path.stat().st_size):
         mebibytes = max([*bomb_sizes, unpacked_bytes]) >> 20
         message = f"says more than {MAX_RATIO} times its own size, {mebibytes:,} MiB; unpack it"
-        raise UnreadableFile(path, f"{message}, and see what is in it")
+        raise UnreadableFileError(path, f"{message}, and see what is in it")
 
 
 def _format_cell(value: Any) -> str:

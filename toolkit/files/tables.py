@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from models.files.plain import UnreadableFile, plain_file
+from models.files.plain import UnreadableFileError, plain_file
 from models.port.tokenization import replace_surrogates
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import NO_HEADER_ADVICE, Layout, find_csv_layout, lacks_header, read_csv_rows
@@ -218,12 +218,12 @@ def read_arrow_chunks(path: Path, kind: str, layout: Layout) -> tuple[pa.Schema,
     Columns of csv are text; repeated column names get a number.
 
     Raises:
-        UnreadableFile: the content is not of this kind; it is also raised while the chunks are read.
+        UnreadableFileError: the content is not of this kind; it is also raised while the chunks are read.
     """
     json_table = read_whole_table(path, kind, layout) if kind == "json" else None
     chunks = _show_progress(path, _read_chunks(path, kind, layout, json_table.names if json_table else None))
     if (first_chunk := next(chunks, None)) is None or not first_chunk.names:
-        raise UnreadableFile(path, "holds no rows")
+        raise UnreadableFileError(path, "holds no rows")
     _check_width(path, len(first_chunk.names), len(first_chunk))
     if isinstance(first_chunk, ArrowRows):
         schema = first_chunk.batch.schema
@@ -280,7 +280,7 @@ def read_whole_table(
         mixed_type: type of a JSON column with values of several types; None to reject such a column.
 
     Raises:
-        UnreadableFile: the content is not valid.
+        UnreadableFileError: the content is not valid.
     """
     names: dict[str, None] = {}
     nested_names: set[str] = set()
@@ -300,7 +300,7 @@ def read_whole_table(
         if kind != "json":  # a later row of JSON may add a key
             _check_required(path, [*header, *nested_names], required_columns, rows)
     if header is None:
-        raise UnreadableFile(path, "holds no rows")
+        raise UnreadableFileError(path, "holds no rows")
     column_names = tuple(names if kind == "json" else header)
     _check_required(path, [*column_names, *(nested_names - set(column_names))], required_columns)
     return Table(path, kind, column_names, size, layout, pa.schema(list(types.items())) if types else schema)
@@ -316,7 +316,7 @@ def _check_width(path: Path, num_columns: int, num_rows: int) -> None:
     """
     if num_columns > MAX_COLUMNS:
         message = f"has more than {MAX_COLUMNS:,} columns by row {num_rows}; leave out what is not used"
-        raise UnreadableFile(path, message)
+        raise UnreadableFileError(path, message)
 
 
 def count_stored_columns(kinds: Iterable[pa.DataType]) -> int:
@@ -341,7 +341,7 @@ def _check_required(
     for name in required_columns:
         if name not in names:
             header_advice = f"{NO_HEADER_ADVICE} --columns" if rows is not None and rows.has_row_as_header() else ""
-            raise UnreadableFile(path, f"has no column {name}; it has {', '.join(names) or 'none'}{header_advice}")
+            raise UnreadableFileError(path, f"has no column {name}; it has {', '.join(names) or 'none'}{header_advice}")
     check_unique_columns(path, names, required_columns)
 
 
@@ -349,11 +349,11 @@ def check_unique_columns(path: Path, names: Sequence[str], required_columns: Ite
     """Check that no required column occurs more than once.
 
     Raises:
-        UnreadableFile: a required column occurs more than once.
+        UnreadableFileError: a required column occurs more than once.
     """
     for name in required_columns:
         if list(names).count(name) > 1:
-            raise UnreadableFile(path, f"has the column {name} more than once")
+            raise UnreadableFileError(path, f"has the column {name} more than once")
 
 
 def _check_text_columns(path: Path, rows: Rows, required_columns: Sequence[str]) -> set[str]:
@@ -366,7 +366,7 @@ def _check_text_columns(path: Path, rows: Rows, required_columns: Sequence[str])
             if value is not None and value is not MISSING and not isinstance(value, str):
                 value_text = repr(value)
                 value_text = value_text if len(value_text) <= 40 else value_text[:39] + "…"
-                raise UnreadableFile(path, f"has in row {number} {value_text} for its {name}, which is no text")
+                raise UnreadableFileError(path, f"has in row {number} {value_text} for its {name}, which is no text")
     return nested_names
 
 
@@ -376,7 +376,7 @@ def _extend_types(
     """Extend the types of the columns, in place, so that they can also hold these rows.
 
     Raises:
-        UnreadableFile: no type holds all values of a column, and `mixed_type` is None.
+        UnreadableFileError: no type holds all values of a column, and `mixed_type` is None.
     """
     for index, name in enumerate(rows.names):
         try:
@@ -384,7 +384,7 @@ def _extend_types(
         except pa.ArrowException:
             row_range = f"rows {rows.first_number} to {rows.first_number + len(rows) - 1}"
             message = f"holds values of several types in its column {name} ({row_range})"
-            raise UnreadableFile(path, f"{message}, which parquet cannot; write jsonl") from None
+            raise UnreadableFileError(path, f"{message}, which parquet cannot; write jsonl") from None
 
 
 def _merge_type(values: list[Any], earlier_type: pa.DataType, mixed_type: pa.DataType | None) -> pa.DataType:
@@ -422,7 +422,7 @@ def explain_read_errors(path: Path) -> Iterator[None]:
             yield
     except WrongEncodingError as error:
         raise UserError(f"{path}:{error.line}: {error.format_message('--encoding')}") from None
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
@@ -430,19 +430,19 @@ def explain_read_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def convert_content_errors(path: Path) -> Iterator[None]:
-    """Convert exceptions of libraries about a file's content to an UnreadableFile with one line.
+    """Convert exceptions of libraries about a file's content to an UnreadableFileError with one line.
 
     Errors of the system and :class:`WrongEncodingError` are not changed.
     """
     try:
         yield
-    except (UnreadableFile, WrongEncodingError):
+    except (UnreadableFileError, WrongEncodingError):
         raise
     except (OSError, ValueError, csv.Error, RuntimeError, OverflowError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UnreadableFile(path, f"cannot be read: {reason}") from None
+        raise UnreadableFileError(path, f"cannot be read: {reason}") from None
 
 
 def _show_progress(path: Path, chunks: Iterable[Rows]) -> Iterator[Rows]:
@@ -510,7 +510,7 @@ def _group_rows(rows: Iterable[Any], size_of: Callable[[Any], int]) -> Iterator[
 def _read_batches(path: Path, kind: str) -> Iterator[ArrowRows]:
     """Yield the rows of a Parquet or Arrow file in chunks; a chunk without rows if there are none."""
     if is_packed(path):
-        raise UnreadableFile(path, "is packed; unpack it")
+        raise UnreadableFileError(path, "is packed; unpack it")
     first_number = 1
     with _open_batches(path, kind) as (schema, batches):
         for batch in batches:

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import charset_normalizer
 
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.files.packed import is_packed, open_unpacked
 
 #: Bytes that are read at a time.
@@ -122,11 +122,11 @@ def check_encoding(path: Path, encoding: str = "utf-8") -> None:
 
     Raises:
         WrongEncodingError: the file is in another encoding; the message names the likely encoding.
-        UnreadableFile: the file is compressed, and its encoding is not UTF-8.
+        UnreadableFileError: the file is compressed, and its encoding is not UTF-8.
     """
     is_compressed = is_packed(path)
     if is_compressed and codecs.lookup(encoding).name != "utf-8":
-        raise UnreadableFile(path, f"is packed, and cannot be read as {encoding}; unpack it")
+        raise UnreadableFileError(path, f"is packed, and cannot be read as {encoding}; unpack it")
     decoder, num_decoded = codecs.getincrementaldecoder(encoding)(), 0
     with open_unpacked(path) as file:
         while True:
@@ -138,7 +138,9 @@ def check_encoding(path: Path, encoding: str = "utf-8") -> None:
                 byte_position = max(0, num_decoded - num_pending + getattr(error, "start", 0))
                 line = _find_line(path, encoding, byte_position)
                 if is_compressed:
-                    raise UnreadableFile(f"{path}:{line}:", "is not UTF-8; unpack it, and set its encoding") from None
+                    raise UnreadableFileError(
+                        f"{path}:{line}:", "is not UTF-8; unpack it, and set its encoding"
+                    ) from None
                 raise _build_encoding_error(path, encoding, byte_position, line) from None
             if not block:
                 return

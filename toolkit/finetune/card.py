@@ -186,8 +186,9 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _header(run: Run, results: Mapping[str, Any]) -> str:
-    """The card's header for the hub: what the model is made of, and its metrics (``model-index``). Licence and language
-    are the recipe's (``card``).
+    """Return the card's header for the hub: the model's origin and its metrics (``model-index``).
+
+    License and language are from the recipe (``card``).
 
     Args:
         run: trained run.

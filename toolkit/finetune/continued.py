@@ -184,8 +184,10 @@ def _best_step(metrics_path: Path) -> int:
 
 
 def _best_so_far(recipe: Recipe, previous_recipe: Recipe, run: Path, console: Console) -> tuple[Path, int]:
-    """The best weights of an interrupted run, or the newest if none were validated, as ``model/`` holds a finished
-    run's; and their step."""
+    """Return a folder with the best weights of an interrupted run, and the step of these weights.
+
+    The folder has the layout of a finished run's ``model/``. If no weights were validated, they are the newest.
+    """
     if refusal := find_write_obstacle(run):
         raise UserError(f"{run}: {refusal}")
     with amending(run, PATIENCE_SECONDS if runtime.num_processes() > 1 else 0):

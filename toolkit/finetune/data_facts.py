@@ -16,8 +16,11 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 def data_facts(job: AssembledRun) -> dict[str, dict[str, Any]]:
-    """Split -> ``tokens`` (their sum), ``lengths`` (for each of :data:`SHARES`), ``cut`` and ``labels``; without what
-    the task lacks."""
+    """Return the facts about each split, by its name, without facts that the task lacks.
+
+    They are ``tokens`` (the sum of all lengths), ``lengths`` (a quantile for each of :data:`SHARES`), ``cut`` and
+    ``labels``.
+    """
     facts_by_split: dict[str, dict[str, Any]] = {}
     for split_name in job.prepared_data.sizes:
         counts = job.task.token_counts(getattr(job.prepared_data, split_name))

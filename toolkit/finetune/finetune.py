@@ -76,6 +76,7 @@ def finetune(
     skip_parity: str | None,
     console: Console,
     search_trial: SearchTrial | None = None,
+    *,
     verbose: bool = False,
 ) -> Path:
     """Run a recipe, or resume its interrupted run; return the run folder.
@@ -97,11 +98,11 @@ def finetune(
     if not runtime.is_first_process():
         return _train_other_process(recipe)
     with lock_run_folder(recipe) as folder:
-        return _train_first_process(folder, recipe, skip_parity, console, search_trial, verbose)
+        return _train_first_process(folder, recipe, skip_parity, console, search_trial, verbose=verbose)
 
 
 def prepare_training(
-    folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int, verbose: bool = False
+    folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int, *, verbose: bool = False
 ) -> dict[str, Any]:
     """Assemble a run and pass its gate, before the processes that train it are started.
 
@@ -122,7 +123,9 @@ def prepare_training(
         Inconclusive: the gate could not decide.
     """
     device = _set_up(recipe, processes)
-    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, None, processes, None, verbose)
+    recipe, job, verdict = _prepare(
+        folder, recipe, skip_parity, device, console, None, processes, None, verbose=verbose
+    )
     num_initial_processes = Checkpoints(folder / "checkpoints").begun_with() or processes
     return make_handover(recipe, job, folder, device, num_initial_processes, verdict)
 
@@ -144,6 +147,7 @@ def _prepare(
     handover: Mapping[str, Any] | None,
     processes: int,
     gate_source: Path | None,
+    *,
     verbose: bool,
 ) -> tuple[Recipe, AssembledRun, str | None]:
     """Assemble the parts of a run, check them, and pass the gate.
@@ -191,7 +195,11 @@ def _prepare(
         return recipe, job, reuse_gate(gate_source, folder)
     if skip_parity is None:
         console = outer_console
-    return recipe, job, pass_gate(recipe, job, skip_parity, folder, device, console, num_initial_processes, verbose)
+    return (
+        recipe,
+        job,
+        pass_gate(recipe, job, skip_parity, folder, device, console, num_initial_processes, verbose=verbose),
+    )
 
 
 def _train_other_process(recipe: Recipe) -> Path:
@@ -231,6 +239,7 @@ def _train_first_process(
     skip_parity: str | None,
     console: Console,
     search_trial: SearchTrial | None,
+    *,
     verbose: bool,
 ) -> Path:
     """Pass the gate, train, and write the results, in the first process or in the only one; return the run folder."""
@@ -240,7 +249,7 @@ def _train_first_process(
     device = _set_up(recipe, processes)
     ranks.join()
     recipe, job, verdict = _prepare(
-        folder, recipe, skip_parity, device, console, handover, processes, gate_source, verbose
+        folder, recipe, skip_parity, device, console, handover, processes, gate_source, verbose=verbose
     )
     resume_from = open_run(recipe, folder, console)
     continues = write_identity(recipe, folder, job.identity)
@@ -268,7 +277,9 @@ def _train_first_process(
     job.free_initial_weights()
     record_start(folder, last_step, verdict, skip_parity)
 
-    with track_metrics(trainer, recipe, folder, last_step, saved_state.get("left", False), console):
+    with track_metrics(
+        trainer, recipe, folder, last_step, console, has_interrupted_validation=saved_state.get("left", False)
+    ):
         try:
             if search_trial is not None:
                 trainer.watch = search_trial.watch

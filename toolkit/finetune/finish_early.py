@@ -31,8 +31,11 @@ from toolkit.terminal.quiet import silence_startup
 
 
 def finish_early(folder: Path, console: Console) -> dict[str, Any]:
-    """End an interrupted run; return the content of metrics.json. Raises UserError if the run has finished, has no
-    checkpoint or is in use, or its data have changed."""
+    """End an interrupted run, and return the content of ``metrics.json``.
+
+    Raises:
+        UserError: the run has finished, has no checkpoint or is in use, or its data have changed.
+    """
     recipe = recipe_of_interrupted(folder)
     if refusal := find_write_obstacle(folder):
         raise UserError(f"{folder}: {refusal}")
@@ -103,7 +106,7 @@ def _finish(recipe: Recipe, folder: Path, checkpoint_dir: Path, console: Console
     job.free_initial_weights()
     step, most = state["step"], trainer.schedule.max_steps
     console.print(f"finishing {folder} after step {step} of {most}", highlight=False, soft_wrap=True)
-    with track_metrics(trainer, recipe, folder, step, state.get("left", False), console):
+    with track_metrics(trainer, recipe, folder, step, console, has_interrupted_validation=state.get("left", False)):
         trainer.take_up(checkpoint_dir)
         if trainer.best.best_step is None:
             trainer.validate(checkpoint_dir)

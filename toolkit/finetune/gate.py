@@ -31,6 +31,7 @@ def pass_gate(
     device: str,
     console: Console,
     processes: int = 1,
+    *,
     verbose: bool = False,
 ) -> str | None:
     """Run the parity gate on this run's model, weights and first examples.

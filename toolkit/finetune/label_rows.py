@@ -36,6 +36,8 @@ def label_parameters(weights_module: Any, config: Any, head: str) -> list[str]:
 
     Args:
         weights_module: the family's module of weights.
+        config: configuration of the model.
+        head: head of the model, such as ``sequence_classification``.
     """
     own = weights_module.parameters(config, head)
     wider = weights_module.parameters(ChainMap({"num_labels": config["num_labels"] + 1}, config), head)
@@ -48,8 +50,9 @@ def relabeled_checkpoint(recipe: Recipe, config: Any, checkpoint: Path, rows: Se
     Both sides of the parity gate read it, so that their loaders are compared on what trains.
 
     Args:
-        config: of the model for the labels of the data.
-        checkpoint: the folder with safetensors.
+        recipe: recipe of the run.
+        config: configuration of the model for the labels of the data.
+        checkpoint: folder with safetensors.
         rows: for each label of the data, its row in the checkpoint; None for a new label, which gets new values.
 
     Raises:
@@ -89,7 +92,8 @@ def label_rows(recipe: Recipe, names: Sequence[str]) -> list[int | None] | None:
     since the moments are of the former rows.
 
     Args:
-        names: the labels of the data, in the order of their ids.
+        recipe: recipe of the run.
+        names: labels of the data, in the order of their ids.
     """
     keys, continues = checkpoint_keys(recipe), recipe.found.continues
     stored_labels = names_of(keys.get("id2label"))

@@ -97,6 +97,7 @@ def finetune_together(
     team: Team,
     finetune_arguments: Sequence[str],
     console: Console,
+    *,
     verbose: bool,
 ) -> int:
     """Run a recipe in several processes, or resume its interrupted run; return the exit status.
@@ -122,7 +123,7 @@ def finetune_together(
     base_environment = {**another_python.clean_environment(), **team.environment()}
     os.environ.update(team.environment())
     with lock_run_folder(recipe) as folder:
-        handover = prepare_training(folder, recipe, skip_parity, console, team.size, verbose)
+        handover = prepare_training(folder, recipe, skip_parity, console, team.size, verbose=verbose)
     return _run(team, base_environment, finetune_arguments, handover, folder)
 
 

@@ -94,7 +94,9 @@ def choose_backward(
 
     Args:
         recipe: recipe of the run.
-        config, length, device: arguments of :func:`training_of`.
+        config: configuration of the model.
+        length: number of tokens of each text.
+        device: ``cpu`` or ``gpu``; None for the recipe's device.
         processes: number of processes on this machine; on a CPU they share its memory.
     """
     device = device or recipe.runtime.device

@@ -46,10 +46,10 @@ def port_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | None) -> Any:
-    """Configuration of the stored model: the checkpoint's, if any, overridden by the recipe's keys, for these labels.
-    The model that trains has :func:`trained_config`.
+    """Return the configuration of the stored model for these labels: the checkpoint's, changed by the recipe's keys.
 
-    Imports Paddle; :func:`toolkit.machine.runtime.configure_paddle` comes first.
+    The model that trains has :func:`trained_config`. This function imports Paddle, so call
+    :func:`toolkit.machine.runtime.configure_paddle` first.
 
     Raises:
         UserError: as :func:`check_model`; also where the checkpoint is unavailable or its vocabulary is too small.
@@ -78,22 +78,33 @@ def trained_config(config: Any, fit: Fit) -> Any:
 
 
 def fit_training_length(recipe: Recipe) -> Fit:
-    """Length that the recipe's texts are padded to, and the part of the model that it uses. Raises as
-    :func:`build_config`."""
+    """Return the length that the recipe's texts are padded to, and the part of the model that it uses.
+
+    Raises:
+        UserError: the same errors as in :func:`build_config`.
+    """
     checkpoint_config = checkpoint_keys(recipe)
     return _fit(recipe, _resolve_config(recipe, resolve(recipe, checkpoint_config)))
 
 
 def length_of(recipe: Recipe, config: Any) -> int:
-    """The length that the texts of a finished run are padded to, by its model's configuration. Raises ConfigError if
-    this recipe trained no model of this configuration."""
+    """Return the length that the texts of a finished run are padded to, by its model's configuration.
+
+    Raises:
+        ConfigError: this recipe trained no model of this configuration.
+    """
     return families.part(recipe.model.name, "lengths").fit(vars(config), recipe.data.max_length).length
 
 
 def check_model(recipe: Recipe) -> list[str]:
-    """Check the model section without data, Paddle or network; return notes on what could not be checked, and on how
-    texts of ``data.max_length`` fit the model. Raises UserError at the line of an unknown key, a wrong value, or a
-    length that the model cannot be trained on."""
+    """Check the model section without data, Paddle or network, and return notes.
+
+    The notes are on values that could not be checked, and on how texts of ``data.max_length`` fit the model.
+
+    Raises:
+        UserError: a key is unknown, a value is wrong, or the model cannot be trained on texts of this length; the error
+            names the line.
+    """
     checkpoint_config = _local_checkpoint_keys(recipe)
     if checkpoint_config is None:
         _check_keys(recipe, recipe.model.config)
@@ -162,7 +173,7 @@ def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
     return {**config, **fit.cut}, fit.length
 
 
-def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
+def _too_large(recipe: Recipe, keys: Mapping[str, Any], *, on_gpu: bool = False) -> str | None:
     """Return the reason why the model does not fit the memory, or None if it fits.
 
     Args:

@@ -84,7 +84,7 @@ def measure_best(
 
 @contextlib.contextmanager
 def track_metrics(
-    trainer: Finetuner, recipe: Recipe, folder: Path, step: int, has_interrupted_validation: bool, console: Console
+    trainer: Finetuner, recipe: Recipe, folder: Path, step: int, console: Console, *, has_interrupted_validation: bool
 ) -> Iterator[None]:
     """Give a trainer the recipe's trackers from a step on, and close them after the ``with`` block.
 
@@ -101,7 +101,9 @@ def track_metrics(
     def print_note(text: str) -> None:
         console.print(f"note   {text}", highlight=False, soft_wrap=True)
 
-    trainer.tracker = Tracker(folder, recipe, step, print_note, trainer.schedule.eval_steps, has_interrupted_validation)
+    trainer.tracker = Tracker(
+        folder, recipe, step, print_note, trainer.schedule.eval_steps, repeats_validation=has_interrupted_validation
+    )
     exit_status = 1
     try:
         yield
@@ -111,8 +113,13 @@ def track_metrics(
 
 
 def write_adapter(model: Any, path: Path) -> None:
-    """Write the trained parameters of an adapted port in Hugging Face's names and layout, whole or not at all. The
-    file's metadata holds the numbers that scale their update. Raises WriteError if the system refuses it."""
+    """Write the trained parameters of an adapted port in Hugging Face's names and layout, whole or not at all.
+
+    The file's metadata holds the numbers that scale their update.
+
+    Raises:
+        WriteError: the system refuses it.
+    """
     lora = model.adapter
     weights = parameter_values(model)
     tensors = {name: weights[name] for name in weights if lora.is_trained(name)}

@@ -218,9 +218,9 @@ def draw_lines(
         axes.set_xlim(0, farthest)
         for index, (curve, points) in enumerate(curves):
             color, dashes = LINE_STYLES[index % len(LINE_STYLES)]
-            _draw_curve(axes, points, color, dashes, curve.is_noisy)
+            _draw_curve(axes, points, color, dashes, is_noisy=curve.is_noisy)
         if points_below and below is not None:
-            _draw_curve(all_axes[1], points_below, "grey", (), False)
+            _draw_curve(all_axes[1], points_below, "grey", (), is_noisy=False)
             all_axes[1].set_title(below.name, fontsize=11, loc="left", color=COLORS["soft"])
         for each in all_axes:
             each.xaxis.set_major_locator(MaxNLocator(8, integer=farthest > 8, steps=STEPS))
@@ -244,7 +244,7 @@ def draw_lines(
     return to_figure(title, legend, svg)
 
 
-def _draw_curve(axes: Axes, points: Points, color: str, dashes: Sequence[float], is_noisy: bool) -> None:
+def _draw_curve(axes: Axes, points: Points, color: str, dashes: Sequence[float], *, is_noisy: bool) -> None:
     """Draw a line through points; a long noisy line is pale, with its moving average on top.
 
     Args:

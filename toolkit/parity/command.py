@@ -295,6 +295,7 @@ def _gate_request(options: GateOptions, only_reference: bool = False) -> Any:
     """Return the request for one of the toolkit's own ports, or for a pair.
 
     Args:
+        options: options of the command line.
         only_reference: whether only the reference runs, so that a pair needs no port.
 
     Raises:

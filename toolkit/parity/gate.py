@@ -151,7 +151,8 @@ def judge_outputs(
         port_path: folder of the port's outputs (:mod:`.other_frameworks.given`), or a file that computes them.
         folder: folder of the report.
         console: console for progress and the verdict.
-        python, time_limit: arguments of :func:`.other_frameworks.run.run_port`.
+        python: interpreter with the port's framework; None for the running interpreter.
+        time_limit: seconds for each run of the port; None for the default.
 
     Raises:
         UserError: the port cannot be run, or its outputs cannot be compared.

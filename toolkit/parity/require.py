@@ -36,13 +36,15 @@ def require_parity(
     """Compare a Paddle port with its torch reference, like ``toolkit parity --port P --reference-model R``.
 
     Args:
-        port, reference_model: Python file or module name of each side. Both have ``build(config)``, one of them has
+        port: Python file or module name of the port. Both sides have ``build(config)``, one of them has
             ``batch(config, rng)``, and each may have ``loss(model, batch)``.
+        reference_model: Python file or module name of the reference.
         config: configuration of both sides.
         dtype: ``float64``, ``float32`` or ``both``.
         seed: seed of the weights, the batch and all draws.
         map_file: map of the parameters; None to match them by name and order.
-        reference_python, port_python: interpreter of each side; None for this interpreter.
+        reference_python: interpreter of the reference; None for this interpreter.
+        port_python: interpreter of the port; None for this interpreter.
         forward_only: whether to compare only the forward in evaluation mode.
         reuse: whether to use earlier measurements if the files, their imports, the map and all versions are unchanged.
             Changes of data that the files read are not detected.

@@ -66,6 +66,7 @@ class MetricsFile:
         last_step: int = 0,
         on_warning: Callable[[str], None] = lambda text: None,
         eval_steps: int | None = None,
+        *,
         repeats_validation: bool = False,
     ) -> None:
         self.json_path = folder / "metrics.jsonl"
@@ -75,7 +76,9 @@ class MetricsFile:
         kept_rows += [
             row for row in rows if repeats_validation and row["step"] == last_step and row.get("split") == "train"
         ]
-        if (message := complaint(self.json_path, last_step, eval_steps, repeats_validation)) is not None:
+        if (
+            message := complaint(self.json_path, last_step, eval_steps, repeats_validation=repeats_validation)
+        ) is not None:
             copies = [copy_damaged_file(self.json_path)] if damaged_lines(self.json_path) else []
             copies += (
                 [copy_damaged_file(self.csv_path)] if eval_steps and self._table_has_more(kept_rows, last_step) else []
@@ -140,7 +143,7 @@ def damaged_lines(path: Path) -> list[int]:
     return [number for number, line in enumerate(lines, start=1) if _parse_row(line) is None]
 
 
-def complaint(path: Path, last_step: int, eval_steps: int | None, repeats_validation: bool = False) -> str | None:
+def complaint(path: Path, last_step: int, eval_steps: int | None, *, repeats_validation: bool = False) -> str | None:
     """Return a message about damaged lines and lost rows of a metrics.jsonl; None if it is complete.
 
     Args:
@@ -150,7 +153,11 @@ def complaint(path: Path, last_step: int, eval_steps: int | None, repeats_valida
         repeats_validation: whether the validation of the last step is repeated, so that its row may be missing.
     """
     damaged_line_numbers = damaged_lines(path)
-    lost_rows = _describe_lost(read_metrics(path), last_step, eval_steps, repeats_validation) if eval_steps else ""
+    lost_rows = (
+        _describe_lost(read_metrics(path), last_step, eval_steps, repeats_validation=repeats_validation)
+        if eval_steps
+        else ""
+    )
     if not damaged_line_numbers and not lost_rows:
         return None
     description = (
@@ -177,7 +184,9 @@ def complaint_of_finished(folder: Path) -> str | None:
         return str(error)
 
 
-def _describe_lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int, repeats_validation: bool) -> str:
+def _describe_lost(
+    rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int, *, repeats_validation: bool
+) -> str:
     """Return a description of the rows up to ``last_step`` that are missing; empty if the rows are complete.
 
     Args:
@@ -262,9 +271,10 @@ class Tracker:
         last_step: int = 0,
         on_warning: Callable[[str], None] = lambda text: None,
         eval_steps: int | None = None,
+        *,
         repeats_validation: bool = False,
     ) -> None:
-        self._file = MetricsFile(folder, last_step, on_warning, eval_steps, repeats_validation)
+        self._file = MetricsFile(folder, last_step, on_warning, eval_steps, repeats_validation=repeats_validation)
         tracking = recipe.tracking if is_first_process() else Tracking()
         self._log_model = tracking.log_model
         self._wandb = WandbRun(folder, recipe, on_warning) if tracking.wandb else None
@@ -287,7 +297,7 @@ class Tracker:
         """Record the final metrics, the content of metrics.json, when the run folder is complete."""
         if self._wandb is not None:
             self._wandb.summarize(results)
-            self._wandb.keep_files(self._log_model)
+            self._wandb.keep_files(log_model=self._log_model)
 
     def close(self, exit_status: int = 0) -> None:
         """Send all remaining metrics. An exit status other than 0 marks the run as unfinished."""

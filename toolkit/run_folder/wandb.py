@@ -118,7 +118,7 @@ class WandbRun:
             if self._run is not None:
                 self._run.summary.update(summary)
 
-    def keep_files(self, log_model: bool) -> None:
+    def keep_files(self, *, log_model: bool) -> None:
         """Upload the run's pages, and its model folder as an artifact if ``log_model`` is set."""
         with self._continuing_after_errors():
             if self._run is None:

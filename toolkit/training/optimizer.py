@@ -80,7 +80,7 @@ class FreesGradients:
     run was resumed or not.
     """
 
-    def clear_grad(self, set_to_zero: bool = False) -> None:
+    def clear_grad(self, set_to_zero: bool = False) -> None:  # noqa: FBT001 (Paddle's signature)
         """Clear all gradients. Unlike in Paddle, `set_to_zero` is False by default."""
         super().clear_grad(set_to_zero)  # type: ignore[misc]
 

@@ -46,7 +46,7 @@ class Best:
     evaluations_since: int = 0
     stopped: bool = False
 
-    def better(self, value: float, lower_is_better: bool) -> bool:
+    def better(self, value: float, *, lower_is_better: bool) -> bool:
         """Return whether a finite value is better than the best so far, or is the first. NaN and infinity never are."""
         if not math.isfinite(value):
             return False

@@ -65,8 +65,9 @@ def evaluate_shared(
     batches: Iterable[Any],
     evaluate_batch: Callable[[Any], tuple[Any, Sequence[Any], Any]],
     on_batch: Callable[[], object],
-    is_shared: bool,
     should_stop: Callable[[], bool],
+    *,
+    is_shared: bool,
 ) -> tuple[float, tuple[np.ndarray, ...]]:
     """Evaluate the batches of this process, and combine the results of all processes.
 

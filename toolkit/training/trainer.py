@@ -293,7 +293,7 @@ class Finetuner(Trainer):
             lr=self.step_learning_rate,
         )
 
-    def show_evaluation(self, losses: list[float], metrics: dict[str, float], is_best: bool) -> None:
+    def show_evaluation(self, losses: list[float], metrics: dict[str, float], *, is_best: bool) -> None:
         """Print a line of at most 80 columns with the first metrics of a validation; files have all metrics.
 
         Args:
@@ -398,7 +398,7 @@ class Finetuner(Trainer):
         """Return the requests after the step just done. Several processes return the requests that they agreed on."""
         return self._agreed if num_processes() > 1 else Requests(interruption.has_signal(), self._overdue())
 
-    def _wrap_model(self, model: Any, training: bool = True) -> Any:
+    def _wrap_model(self, model: Any, training: bool = True) -> Any:  # noqa: FBT001 (the Trainer's signature)
         """Return the model itself, because :meth:`training_step` sums gradients; fleet wraps a model with sharding."""
         return super()._wrap_model(model, training) if self.sharding or num_processes() == 1 else model
 
@@ -496,8 +496,8 @@ class Finetuner(Trainer):
             dataloader,
             lambda inputs: self.prediction_step(self.model, inputs, False),
             lambda: self.callback_handler.on_prediction_step(self.args, self.state, self.control),
-            self.shared,
             interruption.has_signal,
+            is_shared=self.shared,
         )
         self.model.train()
         self.outputs = in_own_order(self.outputs, self._order)
@@ -522,7 +522,11 @@ class Finetuner(Trainer):
         return EveryNth(self._order, self.args.per_device_eval_batch_size, first, step)
 
     def prediction_step(
-        self, model: Any, inputs: dict[str, paddle.Tensor], prediction_loss_only: bool, ignore_keys: Any = None
+        self,
+        model: Any,
+        inputs: dict[str, paddle.Tensor],
+        prediction_loss_only: bool,  # noqa: FBT001 (the Trainer's signature)
+        ignore_keys: Any = None,
     ) -> tuple[paddle.Tensor, tuple[paddle.Tensor, ...], paddle.Tensor]:
         """Return the loss of a batch and the outputs that the task keeps. Logits are freed with the batch.
 
@@ -672,7 +676,7 @@ class ScheduleCallback(TrainerCallback):
         plain_metrics = _plain_metrics(metrics, "eval")
         self.trainer.record("validation", plain_metrics)
         is_best = self.trainer.judge(plain_metrics)
-        self.trainer.show_evaluation(self._losses, plain_metrics, is_best)
+        self.trainer.show_evaluation(self._losses, plain_metrics, is_best=is_best)
         self._losses.clear()
         if self.trainer.watch is not None:
             self.trainer.watch(self.trainer)

@@ -83,13 +83,14 @@ def bench(
     overrides: tuple[str, ...],
     against: str,
     works: tuple[str, ...],
-    everything: bool,
     pairs: int,
     threads: int | None,
     lengths: list[int] | None,
     depths: list[int] | None,
     reference_python: str | None,
     output: Path,
+    *,
+    everything: bool,
     **workload_options: Any,
 ) -> int:
     """Measure the port's speed against another implementation.

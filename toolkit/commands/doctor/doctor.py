@@ -15,7 +15,7 @@ from toolkit.errors import ToolkitError
 from toolkit.terminal.escape import one_line
 
 
-def print_diagnosis(network: bool, reference_python: str | None) -> int:
+def print_diagnosis(reference_python: str | None, *, network: bool) -> int:
     """Print the table of findings; return the exit status, 1 if there is a fault.
 
     Args:
@@ -23,12 +23,12 @@ def print_diagnosis(network: bool, reference_python: str | None) -> int:
         reference_python: path of the Python that runs the reference; None for the running Python.
     """
     with _show_status():
-        findings = run_checks(network, reference_python)
+        findings = run_checks(reference_python, network=network)
     _print_findings(findings)
     return 1 if any(finding.state == "fault" for finding in findings) else 0
 
 
-def run_checks(network: bool, reference_python: str | None) -> list[Finding]:
+def run_checks(reference_python: str | None, *, network: bool) -> list[Finding]:
     """Return all findings in table order. The checks run in parallel, since some start child processes.
 
     Args:
@@ -41,7 +41,7 @@ def run_checks(network: bool, reference_python: str | None) -> list[Finding]:
         "paddlenlp": check_paddlenlp,
         "threads": check_environment,
         "reference": lambda: check_reference(reference_python),
-        "hub": lambda: check_hub(network),
+        "hub": lambda: check_hub(network=network),
         "wandb": check_wandb,
         "memory": check_memory,
         "disk": check_disk,

@@ -45,7 +45,7 @@ def check_paddle() -> Iterator[Finding]:
     if answer.failure and "gpus" not in answer.values:
         yield gpu_finding_without_paddle(gpus, fault)
     else:
-        yield gpu_finding(gpus, fault, answer.values["cuda"], answer.values.get("gpus", 0))
+        yield gpu_finding(gpus, fault, answer.values.get("gpus", 0), has_cuda=answer.values["cuda"])
 
 
 PADDLENLP = """

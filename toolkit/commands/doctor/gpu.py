@@ -14,7 +14,7 @@ from toolkit.terminal.escape import one_line
 DRIVER_TIMEOUT = 20.0
 
 
-def gpu_finding(gpus: list[str], fault: str, has_cuda: bool, num_paddle_gpus: int) -> Finding:
+def gpu_finding(gpus: list[str], fault: str, num_paddle_gpus: int, *, has_cuda: bool) -> Finding:
     """Return the finding that compares the GPUs of the driver with the GPUs that Paddle sees.
 
     Args:

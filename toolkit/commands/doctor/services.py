@@ -20,7 +20,7 @@ say(endpoint=constants.ENDPOINT, offline=bool(constants.HF_HUB_OFFLINE), token=g
 """
 
 
-def check_hub(network: bool) -> Iterator[Finding]:
+def check_hub(*, network: bool) -> Iterator[Finding]:
     """Check the settings of the hub of models and data sets; if ``network``, also check that the hub answers."""
     answer = run_in_child(HUB)
     if answer.failure:

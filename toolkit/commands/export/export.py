@@ -40,7 +40,7 @@ FORMATS = ("hf", "paddle", "onnx")
 WEIGHT_PATTERNS = ("model*.safetensors", "model.safetensors.index.json", "constants.safetensors")
 
 
-def export_run(folder: Path, format_name: str, output: Path | None, overwrite: bool, console: Console) -> Path:
+def export_run(folder: Path, format_name: str, output: Path | None, console: Console, *, overwrite: bool) -> Path:
     """Export the best model of a run, and return the folder of the export.
 
     Args:
@@ -56,7 +56,7 @@ def export_run(folder: Path, format_name: str, output: Path | None, overwrite: b
     """
     recipe = read_recipe(folder)
     target = folder / "export" / format_name if output is None else output
-    _check_target(target, overwrite)
+    _check_target(target, overwrite=overwrite)
     silence_startup()
     runtime.configure_paddle("cpu", recipe.runtime.threads)  # before anything imports Paddle
     if format_name == "onnx":
@@ -83,7 +83,7 @@ def export_run(folder: Path, format_name: str, output: Path | None, overwrite: b
             export_dir / DESCRIPTION_FILE,
             dumps({**_describe_export(run, format_name), **format_facts, **comparison, **files}, indent=1) + "\n",
         )
-        _check_target(target, overwrite)  # the export took time
+        _check_target(target, overwrite=overwrite)  # the export took time
         _move_to_target(export_dir, target, scratch)
     return target
 
@@ -161,7 +161,7 @@ def _copy_model(folder: Path, export_dir: Path) -> None:
 
 
 def _copy_plain_file(source_path: str, target_path: str) -> None:
-    """Copy a regular file. Raises UnreadableFile for others: the content of a device may never end."""
+    """Copy a regular file. Raises UnreadableFileError for others: the content of a device may never end."""
     shutil.copy(plain_file(source_path), target_path)
 
 
@@ -233,7 +233,7 @@ def _print_difference(console: Console, target: Path, difference: Difference, so
 # -- the output folder -------------------------------------------------------------------------------------------------
 
 
-def _check_target(target: Path, overwrite: bool) -> None:
+def _check_target(target: Path, *, overwrite: bool) -> None:
     """Check that an export can be written to ``target``.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import datasets
 
-from models.files.plain import UnreadableFile, plain_file
+from models.files.plain import UnreadableFileError, plain_file
 from toolkit.commands.recipe_new.folders import (
     SPLIT_NAMES,
     UNLABELED_NAMES,
@@ -143,7 +143,7 @@ def inspect_data(
         return _inspect_file(plain_file(data), options)
     except FileNotFoundError:
         raise UserError(f"{data}: no such file or folder") from None
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise UserError(str(error)) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{data}: cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def serve_run(folder: Path, console: Console, host: str, port: int, timeout: float, baseline: bool = False) -> None:
+def serve_run(folder: Path, console: Console, host: str, port: int, timeout: float, *, baseline: bool = False) -> None:
     """Answer requests to a run's best model until a signal arrives.
 
     Args:

@@ -60,7 +60,7 @@ def metrics_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(key for row in rows for key in row if key not in NON_METRIC_COLUMNS))
 
 
-def series(name: str, rows: Sequence[Row], key: str, x_key: str = "step", is_noisy: bool = False) -> Series:
+def series(name: str, rows: Sequence[Row], key: str, x_key: str = "step", *, is_noisy: bool = False) -> Series:
     """Return the curve of a key over another key of the rows.
 
     Args:

@@ -47,11 +47,13 @@ REMEDY = "restore it from a copy, or train again"
 
 
 def write_report(recipe: Recipe, folder: Path, results: Mapping[str, Any], output: Path | None = None) -> Path:
-    """Write the page of a run; return its path.
+    """Write the page of a run, and return its path.
 
     Args:
-        folder: the run folder, with the predictions of at least one split.
-        results: the content of metrics.json.
+        recipe: recipe of the run.
+        folder: run folder, with the predictions of at least one split.
+        results: content of ``metrics.json``.
+        output: file to write; None for the page in the run folder.
 
     Raises:
         UserError: a file of the run is damaged.
@@ -68,8 +70,9 @@ def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = 
     """Return the HTML of the page.
 
     Args:
-        folder: the run folder.
-        results: the content of metrics.json.
+        recipe: recipe of the run.
+        folder: run folder.
+        results: content of ``metrics.json``.
         above: prefix of the links to the run's files.
     """
     task = task_of(recipe)

@@ -30,7 +30,7 @@ from rich.console import Console
 
 import toolkit
 from models.families import FAMILIES, part
-from models.files.plain import UnreadableFile, read_object
+from models.files.plain import UnreadableFileError, read_object
 from toolkit.errors import UserError
 from toolkit.files.lossless import move_to_free_name
 from toolkit.parity.bundle.left_out import hash_tensors, weights_path_of, write_weights
@@ -259,7 +259,7 @@ def check_weights_free(folder: Path) -> None:
         return
     try:
         weight_digests = hash_tensors(place)
-    except (OSError, UnreadableFile):
+    except (OSError, UnreadableFileError):
         weight_digests = {}
     if not os.path.lexists(folder) or read_manifest(folder).get("weights") != weight_digests:
         raise UserError(f"{place}: is there, and not of a bundle {folder}; name another place")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from models.files.hub import read_file_tensors, read_tensors
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.errors import UserError
 from toolkit.parity.exchange.tensor_file import TensorWriter
 
@@ -27,7 +27,7 @@ def hash_tensors(path: Path) -> dict[str, str]:
 
     Raises:
         OSError: the file cannot be opened.
-        UnreadableFile: the file is damaged.
+        UnreadableFileError: the file is damaged.
     """
     return {name: _hash_values(value) for name, value in _read_tensors(path)}
 
@@ -62,7 +62,7 @@ def write_weights(
                     raise UserError(f"{source}: {name} is not what the reference was recorded with")
                 writer.add(name, value)
                 del missing[name]
-    except (OSError, UnreadableFile) as error:
+    except (OSError, UnreadableFileError) as error:
         raise UserError(str(error)) from None
     if missing:
         raise UserError(f"{source}: has no {next(iter(missing))}, with which the reference was recorded")

@@ -49,7 +49,8 @@ def count_unread_differences(ours: np.ndarray, theirs: np.ndarray, unread: np.nd
     """Return the number of differing elements of an output that the loss does not depend on.
 
     Args:
-        ours, theirs: output of the port and of the reference, of the same shape.
+        ours: output of the port.
+        theirs: output of the reference, of the same shape.
         unread: mask of the elements that the loss does not depend on, of the same shape.
         common_part: common part of the two outputs (:func:`find_common_part`). A row or column that is only in another
             order counts if the loss depends on none of its numbers.

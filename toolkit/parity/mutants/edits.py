@@ -39,8 +39,11 @@ class SourceEdit:
 
 
 def edit_source(source: str, edits: Sequence[SourceEdit]) -> str:
-    """Return the source of a module with edits of its functions. Raises ValueError if a removed text does not occur
-    exactly once in its function."""
+    """Return the source of a module with edits of its functions.
+
+    Raises:
+        ValueError: a removed text does not occur exactly once in its function.
+    """
     for edit in edits:
         first, last = _find_lines(source, edit.function.partition(":")[2])
         lines = source.splitlines(keepends=True)

@@ -409,7 +409,8 @@ def module_fault(kind: str, *paths: str, culprit: str = "", operation: str = "")
     Args:
         kind: key of :data:`FAULTS`.
         paths: paths of the modules in the port.
-        culprit, operation: attributes of :class:`.fault.Mutant`, with names of the reference's modules.
+        culprit: attribute of :class:`.fault.Mutant`, with names of the reference's modules.
+        operation: attribute of :class:`.fault.Mutant`, with names of the reference's modules.
     """
     description, change = FAULTS[kind]
 
@@ -442,7 +443,8 @@ def bound_fault(site: str, culprit: str = "", unreached_reason: str = "") -> Mut
 
     Args:
         site: ``file:line:column`` of the comparison in the port's code.
-        culprit, unreached_reason: attributes of :class:`.fault.Mutant`.
+        culprit: attribute of :class:`.fault.Mutant`.
+        unreached_reason: attribute of :class:`.fault.Mutant`.
     """
 
     def apply(port: PortModules) -> list[tuple[Any, str, Any]]:

@@ -98,7 +98,10 @@ def initialisation_faults(
 
     Args:
         family: name of the model family.
-        embedding_name, linear_name, bias_name, norm_name: part of the name of the first parameter with this role.
+        embedding_name: part of the name of the first embedding.
+        linear_name: part of the name of the first weight of a linear map.
+        bias_name: part of the name of the first bias.
+        norm_name: part of the name of the first gain of a norm.
     """
 
     fault = partial(initialisation_fault, family)

@@ -49,7 +49,8 @@ def loading_faults(
 
     Args:
         family: name of the model family.
-        query, key: parts of the names of two square matrices.
+        query: part of the name of a square matrix.
+        key: part of the name of another square matrix.
         layer_prefix: the part of a name before the layer's number; layers 0 and 2 have the same shapes.
         first_module: part of the name of the first module of layer 0.
         embedding: module of the model's first parameter.

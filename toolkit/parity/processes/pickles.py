@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models.files.hub import pickle_files
-from models.files.plain import UnreadableFile, plain_file
+from models.files.plain import UnreadableFileError, plain_file
 from toolkit.files.cache import get_or_create_entry
 from toolkit.files.digest import digest_parts
 from toolkit.machine.disk import describe_missing_space, format_bytes
@@ -40,7 +40,7 @@ def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
         python: interpreter that has torch; None for this interpreter.
 
     Raises:
-        UnreadableFile: a pickle is invalid, contains code, or cannot be converted.
+        UnreadableFileError: a pickle is invalid, contains code, or cannot be converted.
         OSError: a file cannot be read or written.
     """
     pickles = pickle_files(checkpoint)
@@ -53,7 +53,9 @@ def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
         """Convert the pickles into the new folder of the cache entry."""
         size = sum(path.stat().st_size for path in pickles)
         if lacking := describe_missing_space(cache_folder(), size):
-            raise UnreadableFile(checkpoint / pickles[0].name, f"is to be kept as safetensors in the cache: {lacking}")
+            raise UnreadableFileError(
+                checkpoint / pickles[0].name, f"is to be kept as safetensors in the cache: {lacking}"
+            )
         print(f"note: reading {names} ({format_bytes(size)}) once; kept as safetensors in the cache", file=sys.stderr)
         _convert_pickles(python or sys.executable, target, pickles)
 
@@ -69,7 +71,7 @@ def _convert_pickles(python: str, target: Path, pickles: Sequence[Path]) -> None
         pickles: files to convert.
 
     Raises:
-        UnreadableFile: a pickle cannot be converted.
+        UnreadableFileError: a pickle cannot be converted.
     """
     module = "toolkit.parity.reference.unpickle"
     command = launch.module_command(python, module, str(target), *map(str, pickles))
@@ -81,8 +83,10 @@ def _convert_pickles(python: str, target: Path, pickles: Sequence[Path]) -> None
     if process.returncode == 0:
         return
     if "No module named 'torch'" in log:
-        raise UnreadableFile(pickles[0], WITHOUT_TORCH)
+        raise UnreadableFileError(pickles[0], WITHOUT_TORCH)
     if process.returncode < 0:
-        raise UnreadableFile(pickles[0], "could not be read: the process was killed, as a system without memory does")
+        raise UnreadableFileError(
+            pickles[0], "could not be read: the process was killed, as a system without memory does"
+        )
     words = output.strip().splitlines() or log.strip().splitlines() or [f"exit status {process.returncode}"]
-    raise UnreadableFile(pickles[0].parent, f"holds weights that cannot be used: {words[-1]}")
+    raise UnreadableFileError(pickles[0].parent, f"holds weights that cannot be used: {words[-1]}")

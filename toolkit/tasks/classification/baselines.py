@@ -59,7 +59,7 @@ def measure_baselines(recipe: Recipe, splits: Mapping[str, Dataset], console: Co
             num_done += count
             bar.update(num_done)
 
-        model = LinearModel.fit(train["text"][:], targets["train"], problem, has_pairs, num_labels, advance)
+        model = LinearModel.fit(train["text"][:], targets["train"], problem, num_labels, advance, has_pairs=has_pairs)
     if model is not None:
         scores = {name: score_rows(rows, model) for name, rows in evaluated_splits.items()}
         calibration = calibrate_outputs({name: (scores[name], targets[name]) for name in scores}, problem)

@@ -29,7 +29,7 @@ def name_labels(recipe: Recipe, values: Collection[int | str]) -> dict[int | str
     """
     names_in_recipe, are_numbers = recipe.data.label_names, _are_whole(values)
     if names_in_recipe is None:
-        return {value: str(value) for value in sorted(values, key=_sort_key(are_numbers))}
+        return {value: str(value) for value in sorted(values, key=_sort_key(are_numbers=are_numbers))}
     if isinstance(names_in_recipe, list):
         names = (
             {str(index): name for index, name in enumerate(names_in_recipe)}
@@ -53,7 +53,10 @@ def name_labels(recipe: Recipe, values: Collection[int | str]) -> dict[int | str
         names_by_label[labels_by_text.get(text, int(text) if integers else text)] = name
     if isinstance(names_in_recipe, list):
         return names_by_label
-    return {value: names_by_label[value] for value in sorted(names_by_label, key=_sort_key(_are_whole(names_by_label)))}
+    return {
+        value: names_by_label[value]
+        for value in sorted(names_by_label, key=_sort_key(are_numbers=_are_whole(names_by_label)))
+    }
 
 
 def rename_labels(recipe: Recipe, stored_names: dict[int | str, str]) -> dict[int | str, str]:
@@ -136,6 +139,6 @@ def _are_whole(values: Iterable[int | str]) -> bool:
     return all(isinstance(value, int) or WHOLE_NUMBER.fullmatch(value) for value in values)
 
 
-def _sort_key(are_numbers: bool) -> Any:
+def _sort_key(*, are_numbers: bool) -> Any:
     """Return the sort key of labels: by number if all are whole numbers, and alphabetical otherwise."""
     return (lambda value: (int(value), str(value))) if are_numbers else None

@@ -66,7 +66,7 @@ def _from_sources(recipe: Recipe) -> DatasetDict:
 
 
 def tokenize(
-    rows: Dataset, tokenizer: Tokenizer, max_length: int, title: str = "texts", in_windows: bool = False
+    rows: Dataset, tokenizer: Tokenizer, max_length: int, title: str = "texts", *, in_windows: bool = False
 ) -> Dataset:
     """Tokenize a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
 
@@ -97,7 +97,9 @@ def tokenize(
         with tqdm(total=len(rows), desc=f"tokenizing {title}", **options) as bar:
 
             def encode(row_batch: dict[str, list], indices: list[int]) -> dict[str, list]:
-                token_rows, text_indices, is_cut = encode_texts(row_batch["text"], tokenizer, max_length, in_windows)
+                token_rows, text_indices, is_cut = encode_texts(
+                    row_batch["text"], tokenizer, max_length, in_windows=in_windows
+                )
                 bar.update(len(indices))
                 labels = (
                     list(multi_hot(row_batch["label"], len(label_feature.names)))

@@ -120,7 +120,7 @@ class Features:
         vocabularies: vocabulary of words and of characters; empty before :meth:`fit`.
     """
 
-    def __init__(self, has_pairs: bool, vocabularies: Sequence[Vocabulary] = ()) -> None:
+    def __init__(self, vocabularies: Sequence[Vocabulary] = (), *, has_pairs: bool) -> None:
         self.has_pairs = has_pairs
         self.vocabularies = list(vocabularies)
 
@@ -296,9 +296,10 @@ class LinearModel:
         texts: Sequence[str],
         targets: np.ndarray,
         problem: str,
-        has_pairs: bool,
         num_labels: int,
         advance: Callable[[int], None] = lambda count: None,
+        *,
+        has_pairs: bool,
     ) -> LinearModel | None:
         """Fit a model; return None if there is nothing to fit, because no text has a word or all have one label.
 
@@ -317,7 +318,7 @@ class LinearModel:
 
         if (problem == "single_label" and len(set(targets.tolist())) < 2) or not any(map(str.strip, texts)):
             return None
-        features = Features(has_pairs)
+        features = Features(has_pairs=has_pairs)
         train_features = features.fit(texts)
         advance(1)
         weights = np.zeros((train_features.shape[1], num_labels), np.float32)
@@ -365,7 +366,7 @@ class LinearModel:
                 Vocabulary(arrays[f"{name}.hashes"], arrays[f"{name}.inverse_frequencies"])
                 for name in ("words", "characters")
             ]
-            features = Features(bool(settings["has_pairs"]), vocabularies)
+            features = Features(vocabularies, has_pairs=bool(settings["has_pairs"]))
             num_features = sum(len(vocabulary.hashes) for vocabulary in vocabularies)
             num_rows = 3 * num_features + 1 if features.has_pairs else num_features
             if arrays["weights"].shape != (num_rows, *arrays["biases"].shape):

@@ -142,7 +142,7 @@ def prepare(
     label_names = list(getattr(feature, "names", recipe.data.label_columns))
     in_windows = recipe.data.long_texts == "windows"
     tokens = {
-        split_name: tokenize(rows, tokenizer, recipe.data.max_length, split_name, in_windows)
+        split_name: tokenize(rows, tokenizer, recipe.data.max_length, split_name, in_windows=in_windows)
         for split_name, rows in splits.items()
     }
     num_truncated = {split_name: int(np.sum(rows["truncated"][:])) for split_name, rows in tokens.items()}
@@ -500,7 +500,7 @@ def _model_logits(run: Run, texts: Sequence[str], advance: Callable[[int], None]
     """Return the logits of the run's model for each text, (N, labels), and whether each text was cut."""
     data, batch_size = run.recipe.data, settled(run.recipe.train.eval_batch_size)
     rows, text_indices, truncated_flags = encode_texts(
-        texts, run.tokenizer, data.max_length, data.long_texts == "windows"
+        texts, run.tokenizer, data.max_length, in_windows=data.long_texts == "windows"
     )
     logits = np.zeros((len(rows), len(settled(run.label_names))))
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))  # similar lengths need less padding

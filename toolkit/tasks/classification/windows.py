@@ -33,7 +33,7 @@ def split_evenly(token_ids: Sequence[int], max_length: int) -> list[list[int]]:
 
 
 def encode_texts(
-    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, in_windows: bool
+    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, *, in_windows: bool
 ) -> tuple[list[list[int]], np.ndarray, list[bool]]:
     """Tokenize texts, and cut or split those that are too long.
 

@@ -256,7 +256,7 @@ class NextToken:
         vocab_size: number of tokens to choose from, if the model has scores for more; None for all.
     """
 
-    def __init__(self, model: Any, use_cache: bool = True, vocab_size: int | None = None) -> None:
+    def __init__(self, model: Any, vocab_size: int | None = None, *, use_cache: bool = True) -> None:
         self.model = model
         self.vocab_size = vocab_size
         self.use_cache = use_cache and model.has_cache

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models import families
-from models.files.plain import UnreadableFile
+from models.files.plain import UnreadableFileError
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
 from toolkit.tasks.interface import Baseline, Description, LabeledRows, PreparedData
@@ -151,7 +151,7 @@ def _from_file(recipe: Recipe, split_name: str, path: Path) -> datasets.Dataset:
     """Read the rows of a split's file: plain text, cut into documents, or a format that `datasets` reads.
 
     Raises:
-        UnreadableFile: the file is not text, or is empty.
+        UnreadableFileError: the file is not text, or is empty.
     """
     import datasets
 
@@ -161,7 +161,7 @@ def _from_file(recipe: Recipe, split_name: str, path: Path) -> datasets.Dataset:
     if recipe.data.dataset != "text":
         return read_file(recipe, split_name, path)
     if not (text := read_plain_text(recipe, path)).strip():
-        raise UnreadableFile(path, "is empty")
+        raise UnreadableFileError(path, "is empty")
     documents = documents_of(text)
     return datasets.Dataset.from_dict({"text": documents, "control": [NO_GROUP] * len(documents)})
 

@@ -23,6 +23,7 @@ def make_windows(
     examples: Sequence[Example],
     split_name: str,
     length: int | None,
+    *,
     uses_cache: bool = True,
 ) -> Windows:
     """Make the windows of some questions, cut and padded according to the recipe.
@@ -49,10 +50,10 @@ def make_windows(
             settled(data.stride),
             settled(data.max_answer_length),
             data.no_answer_threshold,
-            settled(data.whole_words),
             split_name,
             length,
-            uses_cache,
+            whole_words=settled(data.whole_words),
+            uses_cache=uses_cache,
         )
     except QuestionTooLongError as error:
         raise recipe.error("data.max_length", str(error)) from None

@@ -44,7 +44,7 @@ def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[s
     if not examples:
         raise ValueError("there are no questions to score")
     has_unanswerable = any(not item.answers for item in examples)
-    agreements = _agreements(examples, predictions, has_unanswerable)
+    agreements = _agreements(examples, predictions, has_unanswerable=has_unanswerable)
     scores = dict(zip(("exact_match", "f1"), _percent(agreements), strict=True))
     if has_unanswerable:
         for group, answerable in (("HasAns", True), ("NoAns", False)):
@@ -65,7 +65,7 @@ def score_intervals(examples: Sequence[Example], predictions: Mapping[str, str])
         predictions: answer of each question, by its id.
     """
     has_unanswerable = any(not item.answers for item in examples)
-    agreements = np.array(_agreements(examples, predictions, has_unanswerable)).reshape(-1, 2)
+    agreements = np.array(_agreements(examples, predictions, has_unanswerable=has_unanswerable)).reshape(-1, 2)
     is_answerable = np.array([bool(item.answers) for item in examples])
     groups = [("exact_match", "f1", np.ones(len(examples), bool))]
     if has_unanswerable:
@@ -82,7 +82,7 @@ def score_intervals(examples: Sequence[Example], predictions: Mapping[str, str])
 
 
 def _agreements(
-    examples: Sequence[Example], predictions: Mapping[str, str], has_unanswerable: bool
+    examples: Sequence[Example], predictions: Mapping[str, str], *, has_unanswerable: bool
 ) -> list[tuple[float, float]]:
     """Return :func:`agreement` for each question; 0 for a question without a prediction.
 
@@ -92,7 +92,9 @@ def _agreements(
         has_unanswerable: whether some questions of the split have no answer.
     """
     return [
-        agreement(predictions[item.id], item.answers, has_unanswerable) if item.id in predictions else (0.0, 0.0)
+        agreement(predictions[item.id], item.answers, has_unanswerable=has_unanswerable)
+        if item.id in predictions
+        else (0.0, 0.0)
         for item in examples
     ]
 
@@ -105,7 +107,7 @@ def _percent(agreements: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return 100.0 * exact_sum / len(agreements), 100.0 * f1_sum / len(agreements)
 
 
-def agreement(prediction: str, answers: Sequence[str], has_unanswerable: bool) -> tuple[float, float]:
+def agreement(prediction: str, answers: Sequence[str], *, has_unanswerable: bool) -> tuple[float, float]:
     """Return the best exact match and the best F1 of a prediction over a question's answers, 0 to 1.
 
     Args:
@@ -115,7 +117,7 @@ def agreement(prediction: str, answers: Sequence[str], has_unanswerable: bool) -
     """
     references = _references(answers) if has_unanswerable else answers
     exact = max(exact_match(prediction, reference) for reference in references)
-    return exact, max(f1(prediction, reference, has_unanswerable) for reference in references)
+    return exact, max(f1(prediction, reference, has_unanswerable=has_unanswerable) for reference in references)
 
 
 def exact_match(prediction: str, reference: str) -> float:
@@ -128,7 +130,7 @@ def exact_match(prediction: str, reference: str) -> float:
     return float(normalize(prediction) == normalize(reference))
 
 
-def f1(prediction: str, reference: str, has_unanswerable: bool = False) -> float:
+def f1(prediction: str, reference: str, *, has_unanswerable: bool = False) -> float:
     """Return the harmonic mean of precision and recall over normalized words, each counted as often as it occurs.
 
     Args:

@@ -94,7 +94,7 @@ def answers(windows: Windows, span_outputs: Sequence[np.ndarray]) -> list[list[A
         window_slice = slice(bounds[index], bounds[index + 1])
         flat_outputs = [part[window_slice].ravel() for part in (starts, ends, scores)]
         candidates = _distinct_spans(
-            example.context, flat_outputs[0], flat_outputs[1], flat_outputs[2], windows.whole_words
+            example.context, flat_outputs[0], flat_outputs[1], flat_outputs[2], uses_whole_words=windows.whole_words
         )
         null_score = float(null_scores[window_slice].min())
         best.append(_rank_answers(example.context, candidates, null_score, windows.no_answer_threshold))
@@ -102,7 +102,7 @@ def answers(windows: Windows, span_outputs: Sequence[np.ndarray]) -> list[list[A
 
 
 def _distinct_spans(
-    context: str, candidate_starts: Any, candidate_ends: Any, candidate_scores: Any, uses_whole_words: bool
+    context: str, candidate_starts: Any, candidate_ends: Any, candidate_scores: Any, *, uses_whole_words: bool
 ) -> list[tuple[float, int, int]]:
     """Return scores and character spans, best first: stripped of blanks, unique and not empty.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from models.files.plain import UnreadableFile, read_text
+from models.files.plain import UnreadableFileError, read_text
 from toolkit.errors import UserError
 from toolkit.files.written_values import parse_value
 
@@ -195,7 +195,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnreadableFile as error:
+    except UnreadableFileError as error:
         raise UserError(str(error)) from None
     try:
         return json.loads(text)

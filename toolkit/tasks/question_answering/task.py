@@ -212,7 +212,7 @@ def predictions(
     sizes = dataset.contexts.sizes()[dataset.context_of]
     for item, best_answers, num_tokens in zip(dataset.examples, spans.answers(dataset, outputs), sizes, strict=True):
         best_answer = best_answers[0]
-        exact, f1 = scoring.agreement(best_answer.text, item.answers, has_unanswerable)
+        exact, f1 = scoring.agreement(best_answer.text, item.answers, has_unanswerable=has_unanswerable)
         start, end = passage(item, best_answer)
         yield {
             "id": item.id,

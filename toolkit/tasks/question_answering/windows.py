@@ -127,9 +127,10 @@ class Windows:
         stride: int,
         max_answer_length: int,
         no_answer_threshold: float | None = None,
-        whole_words: bool = False,
         split_name: str = "texts",
         length: int | None = None,
+        *,
+        whole_words: bool = False,
         uses_cache: bool = True,
     ) -> None:
         self.examples = list(examples)

@@ -56,8 +56,9 @@ class TaggedWindows:
         stride: int,
         title: str = "texts",
         length: int | None = None,
-        uses_cache: bool = True,
         label_names: Sequence[str] = (),
+        *,
+        uses_cache: bool = True,
     ) -> None:
         self.names = label_names
         self.max_length, self.length, self.pad_token_id = max_length, length or max_length, tokenizer.pad_token_id
