@@ -108,7 +108,7 @@ def test_several_scalars_are_losses_and_one_is_the_loss():
     assert outputs.loss_and_logits({"loss": Scalar(3), **two}, is_tensor) == (3, None)
 
     def computed(given):
-        return outputs.compute_step(None, lambda **_: given, {"x": 1}, True, is_tensor, None)
+        return outputs.compute_step(None, lambda **_: given, {"x": 1}, is_tensor, None, needs_loss=True)
 
     assert computed(two) == outputs.StepOutput(3, None, two)
     assert computed(Scalar(5)) == outputs.StepOutput(5)

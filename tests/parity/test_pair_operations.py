@@ -230,7 +230,7 @@ def test_a_layer_that_no_line_names_has_the_line_of_the_layer_around_it(command_
     ],
 )
 def test_the_order_of_axes_follows_from_the_shapes_and_from_where_the_channels_are(theirs, ours, last, axes):
-    assert axes_between(theirs, ours, last) == axes
+    assert axes_between(theirs, ours, is_channels_last=last) == axes
 
 
 LAYOUTS = {"right": "{'layer*': [1, 0, 2]}", "wrong": "{layer: as-it-is}"}

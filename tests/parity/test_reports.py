@@ -283,7 +283,9 @@ def test_a_drift_is_named_as_on_the_terminal(drift):
 
 
 def printed(report: Report, brief: bool) -> str:
-    print_report(report, Path("run/parity/parity.html"), Console(file=(out := io.StringIO()), width=200), brief)
+    print_report(
+        report, Path("run/parity/parity.html"), Console(file=(out := io.StringIO()), width=200), is_brief=brief
+    )
     return out.getvalue()
 
 

@@ -39,7 +39,7 @@ def counted(seed: int, rate: float = 0.1, mask=masks, rotation=None, steps: int 
         for name, shape in SHAPES.items():
             counter.mask(name, rate, shape, mask(draw, shape, rate))
         for name, shape in ROTATIONS.items():
-            counter.rotation(name, shape, False, rotation(draw, shape))
+            counter.rotation(name, shape, rotation(draw, shape), is_seeded=False)
     return counter.stats
 
 
@@ -299,10 +299,10 @@ def test_with_a_hash_seed_rotations_are_the_same_each_time_and_must_be():
     for step in range(3):
         counter.begin_step()
         for name, shape in ROTATIONS.items():
-            counter.rotation(name, shape, True, np.random.default_rng(0).standard_normal(shape, np.float32))
+            counter.rotation(name, shape, np.random.default_rng(0).standard_normal(shape, np.float32), is_seeded=True)
         if step == 1:
             assert faults(counter.stats) == {}
-    counter.rotation("normal:b", ROTATIONS["normal:b"], True, np.ones(ROTATIONS["normal:b"], np.float32))
+    counter.rotation("normal:b", ROTATIONS["normal:b"], np.ones(ROTATIONS["normal:b"], np.float32), is_seeded=True)
     (message,) = faults(counter.stats)["normal:b"]
     assert "differ from the first" in message
 

@@ -99,9 +99,9 @@ def test_a_folder_of_bytes_or_pieces_says_which(tmp_path):
     tokenizer = part("reformer", "tokenizer")
     assert tokenizer_in("reformer", tmp_path, ["a"], 8) is None
     tokenizer.ByteTokenizer().save(tmp_path)
-    assert tokenizer_in("reformer", tmp_path, ["a"], 8, True) == TokenizerJob("bytes", ["a"], 8, offsets=True)
+    assert tokenizer_in("reformer", tmp_path, ["a"], 8, offsets=True) == TokenizerJob("bytes", ["a"], 8, offsets=True)
     assert tokenizer_in("ctrl", tmp_path, ["a"], 8) is None
     (tmp_path / "pieces").mkdir()
     pieces = trial_tokenizer("reformer", tmp_path / "pieces")
-    assert tokenizer_in("reformer", tmp_path / "pieces", pieces.texts, 256, True) == pieces
+    assert tokenizer_in("reformer", tmp_path / "pieces", pieces.texts, 256, offsets=True) == pieces
     assert trial_request("reformer", "random", 0).tokenizer is None

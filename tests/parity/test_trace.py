@@ -231,9 +231,14 @@ def test_only_tensors_of_the_step_are_followed():
 
 def test_where_the_reference_cannot_be_asked_again_the_report_says_so():
     drift = Verdict(findings=[Finding("semantics", "loss", "", "float64")])
-    assert "recorded" in trace.describe_trace(trace.explain_missing_trace(drift, False, True))[0]
-    assert "stage by stage" in trace.describe_trace(trace.explain_missing_trace(drift, False, False))[0]
-    assert trace.explain_missing_trace(Verdict(), False, True) is None
+    assert (
+        "recorded" in trace.describe_trace(trace.explain_missing_trace(drift, is_requested=False, is_recorded=True))[0]
+    )
+    assert (
+        "stage by stage"
+        in trace.describe_trace(trace.explain_missing_trace(drift, is_requested=False, is_recorded=False))[0]
+    )
+    assert trace.explain_missing_trace(Verdict(), is_requested=False, is_recorded=True) is None
 
 
 @pytest.mark.parametrize(
@@ -251,7 +256,7 @@ def test_the_side_that_cannot_be_traced_is_the_one_that_is_named(side, lacking, 
         interpreters["reference"] = str(tmp_path / "python")
         (tmp_path / "python").write_text(f"#!/bin/sh\necho '{{}}' > {job}/reference/forced_input.json\n")
         (tmp_path / "python").chmod(0o755)
-    found = trace.trace_operations(job, Verdict(), True, quiet(), interpreters)
+    found = trace.trace_operations(job, Verdict(), quiet(), interpreters, is_requested=True)
     assert found.problem.startswith(f"parity gate: the {side} could not run: ") and lacking in found.problem
     assert str(job) not in found.problem  # it is a temporary folder
     assert trace.describe_trace(found) == [f"operation trace unavailable: {found.problem}"]

@@ -123,7 +123,7 @@ def gate_request(recipe: Recipe, job: AssembledRun, device: str, scratch: Path, 
         dtypes=dtypes_of(gate_settings.dtype, train.precision),
         device=device if gate_settings.device == "auto" else gate_settings.device,
         tokenizer=tokenizer_in(
-            recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared_data.offsets
+            recipe.model.name, scratch, job.texts, recipe.data.max_length, offsets=job.prepared_data.offsets
         ),
         seed=recipe.seed,
         port={**port_settings(recipe), "recompute": bool(train.recompute)},

@@ -220,7 +220,7 @@ def add_options(*option_decorators: Callable) -> Callable[[Callable], Callable]:
     type=click.IntRange(1, 10**6),
     help="Memory that the gate may take: it compares fewer tokens, or less of a pair. Default: most of the machine's.",
 )
-def parity(device: str, output: Path, trace: bool, max_memory: float | None, **described: Any) -> int:
+def parity(device: str, output: Path, max_memory: float | None, *, trace: bool, **described: Any) -> int:
     """Compare a port with the reference on one training step.
 
     The port is --model's, or your own: --port and --reference-model name two Python files. Each file has build(config),
@@ -277,7 +277,7 @@ def _is_pair(options: GateOptions) -> bool:
     return False
 
 
-def _check_no_family_options(options: GateOptions, allows_weights: bool = False) -> None:
+def _check_no_family_options(options: GateOptions, *, allows_weights: bool = False) -> None:
     """Refuse options of the toolkit's own ports next to a pair. Raises UserError, which names the first."""
     from toolkit.errors import UserError
 
@@ -291,7 +291,7 @@ def _check_no_family_options(options: GateOptions, allows_weights: bool = False)
         )
 
 
-def _gate_request(options: GateOptions, only_reference: bool = False) -> Any:
+def _gate_request(options: GateOptions, *, only_reference: bool = False) -> Any:
     """Return the request for one of the toolkit's own ports, or for a pair.
 
     Args:
@@ -311,10 +311,10 @@ def _gate_request(options: GateOptions, only_reference: bool = False) -> Any:
     if options.dtype in ("bfloat16", "all"):
         raise UserError("--dtype: a pair is judged in float64 and float32; in bfloat16 only the ports here are")
     _check_no_family_options(options)
-    return _pair_request(options, only_reference)
+    return _pair_request(options, only_reference=only_reference)
 
 
-def _pair_request(options: GateOptions, only_reference: bool = False) -> Any:
+def _pair_request(options: GateOptions, *, only_reference: bool = False) -> Any:
     """Return the request for a pair. Raises UserError if its reference is missing, or a port that is to run."""
     from toolkit.errors import UserError
     from toolkit.parity.options import dtypes_of

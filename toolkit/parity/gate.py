@@ -102,7 +102,7 @@ class MeasurementWithConstants:
 
 
 def run_gate(
-    request: GateRequest, folder: Path, console: Console, recording: Recording | None = None, brief: bool = False
+    request: GateRequest, folder: Path, console: Console, recording: Recording | None = None, *, brief: bool = False
 ) -> Report:
     """Compare the port with the reference on one training step, and print and write the report.
 
@@ -137,7 +137,7 @@ def run_gate(
         request = without_bfloat16(request) if by_stages else request
         measured_gate = _measure_streamed(request, folder, console) if by_stages else _measure_whole(request, console)
     report = _judge_and_report(request, measured_gate, folder, start_seconds, recording)
-    print_report(report, folder / PAGE, console, brief)
+    print_report(report, folder / PAGE, console, is_brief=brief)
     return report
 
 
@@ -210,7 +210,9 @@ def _judge_and_report(
     is_run_once = recording is not None or is_streamed(request)
     if is_run_once:
         note_unmeasured(verdict)
-        measurement.trace = explain_missing_trace(verdict, request.trace, recording is not None)
+        measurement.trace = explain_missing_trace(
+            verdict, is_requested=request.trace, is_recorded=recording is not None
+        )
     if is_judged(request.dtypes):
         judge_operations(verdict, measurement.trace)
     if measurement.training is not None:
@@ -325,7 +327,7 @@ def _measure_whole(request: GateRequest, console: Console) -> MeasurementWithCon
             measurement.attribution = attribute_drift(
                 job, verdict, measurement.reference, measurement.candidate, console
             )
-        measurement.trace = trace_operations(job, verdict, needs_trace, console, interpreters)
+        measurement.trace = trace_operations(job, verdict, console, interpreters, is_requested=needs_trace)
         if request.pair and request.pair.steps and verdict.passed:
             measurement.training = train_sides(job, interpreters, console)
         return MeasurementWithConstants(measurement, {} if sides else _read_constants(job), key)

@@ -58,7 +58,7 @@ def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
 
 
 def send_step(
-    job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], dtype: str, calls: bool = False
+    job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], dtype: str, *, calls: bool = False
 ) -> None:
     """Run one step in ``dtype`` with forced input, and send the result and gradient of each operation.
 
@@ -183,7 +183,7 @@ class _Point(PyLayer):
         return ctx.points.replace_tensor(f"gradient:{ctx.name}", grad)
 
 
-def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = False) -> None:
+def _run(step: Step, points: Points, *, with_composed_loops: bool, calls: bool = False) -> None:
     """Run forward and backward, with every tensor sent and replaced by ``points``.
 
     The port's buckets of R64's vectors are sent, too.

@@ -47,7 +47,7 @@ class DrawReceiver(Protocol):
             keep_mask: the mask, bool, True for a kept element.
         """
 
-    def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
+    def rotation(self, name: str, shape: Sequence[int], numbers: np.ndarray, *, is_seeded: bool) -> None:
         """Handle standard normal numbers, which Reformer's hash uses as random rotations.
 
         Args:
@@ -79,7 +79,7 @@ class DrawSender:
         """Send a dropout mask with its requested rate and shape; see :meth:`DrawReceiver.mask`."""
         self.sender.send_array("mask", name, keep_mask, OwnDraw([int(size) for size in shape], float(rate)))
 
-    def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
+    def rotation(self, name: str, shape: Sequence[int], numbers: np.ndarray, *, is_seeded: bool) -> None:
         """Send normal numbers with their requested shape; see :meth:`DrawReceiver.rotation`."""
         self.sender.send_array("rotation", name, numbers, OwnDraw([int(size) for size in shape], is_seeded=is_seeded))
 
@@ -124,7 +124,7 @@ class WatchedSource:
         numbers = self.own.normal(shape, dtype, seed)
         if self.counting:
             self.draws += 1
-            self.receiver.rotation(self.stack.next_name("normal"), shape, seed is not None, numbers.numpy())
+            self.receiver.rotation(self.stack.next_name("normal"), shape, numbers.numpy(), is_seeded=seed is not None)
         return numbers
 
     def state(self) -> object:

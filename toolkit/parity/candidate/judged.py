@@ -33,7 +33,9 @@ def of_run(job: Job, folder: Path) -> Judged | None:
     step = make_step(job, folder, "bfloat16" if uses_mixed_precision else "float32")
     labels = files.read_tensors(folder / "labels.safetensors")
     fields = describe_trainer(
-        make_finetuner(step.model, job, examples_of(labels), folder / "candidate", uses_mixed_precision)
+        make_finetuner(
+            step.model, job, examples_of(labels), folder / "candidate", uses_mixed_precision=uses_mixed_precision
+        )
     )
     examples = min(job.own_examples, job.training.batch_size)
     batch = {name: value[:examples] for name, value in step.batch.items()}

@@ -184,7 +184,7 @@ class PortedStep(Step):
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         """Return the batch of each evaluation by the evaluation's name (:func:`.evaluation.build_batches`)."""
-        return build_batches(self.batch, self.config, self.reads_without_padding, self.evaluated_unit())
+        return build_batches(self.batch, self.config, self.evaluated_unit(), is_unpadded=self.reads_without_padding)
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         """Return whether a batch has a label that counts, so that its evaluation has a loss."""

@@ -101,7 +101,7 @@ def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> Non
     sender.begin()
 
 
-def send_own_draws_and_loops(job: Job, folder: Path, sender: Sender, tries_loops: bool = True) -> None:
+def send_own_draws_and_loops(job: Job, folder: Path, sender: Sender, *, tries_loops: bool = True) -> None:
     """Send the port's own random draws, and the outputs of its compiled loops in isolation.
 
     Args:

@@ -51,7 +51,7 @@ def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
     kind, reader = _tokenizer(job, model)
     tokenizer = getattr(kind, reader)(job.path or "")
     return [
-        _tokens_of(tokenizer, text, job.max_length if is_padded else 0, job.offsets)
+        _tokens_of(tokenizer, text, job.max_length if is_padded else 0, offsets=job.offsets)
         for text, is_padded in job.numbered_texts()
     ]
 
@@ -77,7 +77,7 @@ def tokenizer_places(job: TokenizerJob | None, model: str) -> dict[str, Place]:
     return method_places
 
 
-def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) -> Tokens:
+def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, *, offsets: bool) -> Tokens:
     """Return all compared results of a tokenizer for a text, or the error that it raises.
 
     Args:

@@ -52,7 +52,9 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
         truth: R64's tensors by name, with its gradients.
     """
     labels = files.read_tensors(folder / "labels.safetensors")
-    finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate", step.dtype == "bfloat16")
+    finetuner = make_finetuner(
+        step.model, job, examples_of(labels), folder / "candidate", uses_mixed_precision=step.dtype == "bfloat16"
+    )
     terms = count_loss_terms(job.task, labels, job.class_weights)
     forward_inputs = _ForwardInputs(labels, terms, truth, measure)
     finetuner.add_callback(forward_inputs)
@@ -92,7 +94,12 @@ def training_places(kind: str) -> dict[str, Place]:
 
 
 def make_finetuner(
-    model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path, uses_mixed_precision: bool = False
+    model: nn.Layer,
+    job: Job,
+    examples: list[dict[str, np.ndarray]],
+    folder: Path,
+    *,
+    uses_mixed_precision: bool = False,
 ) -> trainer.Finetuner:
     """Return the Trainer with a run's settings, without any output on the terminal.
 

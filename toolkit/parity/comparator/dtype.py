@@ -110,7 +110,7 @@ class DtypeLedger(MessageHandler):
         values: the loss and the gradients of the step, by name.
     """
 
-    def __init__(self, reference: ReferenceFiles, is_mutant: bool = False) -> None:
+    def __init__(self, reference: ReferenceFiles, *, is_mutant: bool = False) -> None:
         self.reference = reference
         self._is_ported = reference.job.pair is None
         self._is_mutant = is_mutant
@@ -250,7 +250,7 @@ class DtypeLedger(MessageHandler):
         )
 
     @handles("is plain first")
-    def _handle_backwards(self, message: Message, is_plain_first: bool) -> None:
+    def _handle_backwards(self, message: Message, is_plain_first: bool) -> None:  # noqa: FBT001 (a handler of messages)
         """Record whether the step's own backward is plain autograd; otherwise the other backward is.
 
         Args:

@@ -71,7 +71,7 @@ class OwnDraws(MessageHandler):
             message: message of the port's process, with the name and, if it sends an array, the array.
             draw: shape and rate of the draw.
         """
-        self._counter.rotation(message.name, draw.shape, draw.is_seeded, message.value())
+        self._counter.rotation(message.name, draw.shape, message.value(), is_seeded=draw.is_seeded)
 
     def stats(self) -> GeneratorStats:
         """Return the counts by draw. A draw that only R64 makes has the problem :data:`MISSING`."""

@@ -71,7 +71,7 @@ class Side(MessageHandler):
     def dtype(self, name: str) -> DtypeLedger:
         """Return the ledger of the step in the dtype with this name, which is created on first use."""
         if name not in self.dtypes:
-            self.dtypes[name] = DtypeLedger(self.reference, self.is_mutant)
+            self.dtypes[name] = DtypeLedger(self.reference, is_mutant=self.is_mutant)
         return self.dtypes[name]
 
     def handle_of_dtype(self, message: Message, dtype: str) -> None:

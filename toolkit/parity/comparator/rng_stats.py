@@ -89,7 +89,7 @@ class DrawCounter:
             if enough and (equal := _equal_lines(np.packbits(lines, axis=1))):
                 note_problem(stats, f"{what} {equal[1]} is {what} {equal[0]} once more")
 
-    def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
+    def rotation(self, name: str, shape: Sequence[int], numbers: np.ndarray, *, is_seeded: bool) -> None:
         """Count standard normal numbers. Seeded numbers are the same each time, and counted only the first time.
 
         Args:

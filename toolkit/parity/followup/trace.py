@@ -111,7 +111,7 @@ def describe_operation(name: str) -> str:
 
 
 def trace_operations(
-    job: Path, verdict: Verdict, is_requested: bool, console: Console, interpreters: Mapping[str, str]
+    job: Path, verdict: Verdict, console: Console, interpreters: Mapping[str, str], *, is_requested: bool
 ) -> OperationTrace | None:
     """Return the operation trace of a job that both workers have run.
 
@@ -221,7 +221,7 @@ def fingerprints_of(job: Path) -> Fingerprints | None:
     return files.read(path, Fingerprints) if path.exists() else None
 
 
-def explain_missing_trace(verdict: Verdict, is_requested: bool, is_recorded: bool) -> OperationTrace | None:
+def explain_missing_trace(verdict: Verdict, *, is_requested: bool, is_recorded: bool) -> OperationTrace | None:
     """Return a trace that has only the reason why the operations could not be traced.
 
     The reference is recorded, or was run stage by stage. Return None unless a tensor of the step differs or the trace

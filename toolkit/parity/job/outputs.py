@@ -37,9 +37,10 @@ def compute_step(
     source: Any,
     model: Any,
     inputs: Mapping[str, Any],
-    needs_loss: bool,
     is_tensor: Callable[[Any], bool],
     cross_entropy: Callable[[Any, Any], Any],
+    *,
+    needs_loss: bool,
 ) -> StepOutput:
     """Return the output of a side's model for a step's batches (:func:`.pair.batches_in`).
 
@@ -59,7 +60,8 @@ def compute_step(
         UserCodeError: the model returns no loss, and there are no labels and logits to compute a loss from.
     """
     step_outputs = [
-        _compute_batch(source, model, batch, needs_loss, is_tensor, cross_entropy) for batch in batches_in(inputs)
+        _compute_batch(source, model, batch, is_tensor, cross_entropy, needs_loss=needs_loss)
+        for batch in batches_in(inputs)
     ]
     if len(step_outputs) == 1:
         return step_outputs[0]
@@ -80,9 +82,10 @@ def _compute_batch(
     source: Any,
     model: Any,
     inputs: Mapping[str, Any],
-    needs_loss: bool,
     is_tensor: Callable[[Any], bool],
     cross_entropy: Callable[[Any, Any], Any],
+    *,
+    needs_loss: bool,
 ) -> StepOutput:
     """Return the output of a side's model for one batch (:func:`compute_step`)."""
     if hasattr(source, "loss"):

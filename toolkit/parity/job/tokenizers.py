@@ -12,7 +12,7 @@ from toolkit.parity.job.job import TokenizerJob
 
 
 def tokenizer_in(
-    model: str, folder: Path, texts: Sequence[str], max_length: int, offsets: bool = False
+    model: str, folder: Path, texts: Sequence[str], max_length: int, *, offsets: bool = False
 ) -> TokenizerJob | None:
     """Return the job for the tokenizer in a Hugging Face folder; None if the folder holds none of the family.
 

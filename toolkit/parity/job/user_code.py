@@ -220,7 +220,7 @@ def display_path(source: Any) -> str:
 
 
 @contextlib.contextmanager
-def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[None]:
+def running(source: Any, made_by: Any = None, *, alone: bool = True) -> Iterator[None]:
     """Inside the ``with`` block, turn an error of the user's code into a UserCodeError of one line.
 
     The message has the last source line of the user's file. A lack of memory is not reported as an error of the code.

@@ -93,7 +93,7 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
     if candidate.dtypes:  # otherwise only texts were compared
         _require_agreement(verdict)
     verdict.reference_faults = reference_faults(reference)
-    _note_reference(reference, "float32" in candidate.dtypes, verdict)
+    _note_reference(reference, verdict, judged_in_float32="float32" in candidate.dtypes)
     return verdict
 
 
@@ -129,7 +129,7 @@ def reference_faults(reference: ReferenceResult) -> list[Finding]:
     return faults
 
 
-def _note_reference(reference: ReferenceResult, judged_in_float32: bool, verdict: Verdict) -> None:
+def _note_reference(reference: ReferenceResult, verdict: Verdict, *, judged_in_float32: bool) -> None:
     """Add the notes on the reference that a reader of the report needs.
 
     Args:

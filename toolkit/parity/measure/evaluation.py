@@ -37,7 +37,7 @@ Tensor = TypeVar("Tensor", bound=Any)
 
 
 def build_batches(
-    batch: Mapping[str, Tensor], config: Mapping[str, Any], is_unpadded: bool, length_unit: int = 1
+    batch: Mapping[str, Tensor], config: Mapping[str, Any], length_unit: int = 1, *, is_unpadded: bool
 ) -> dict[str, dict[str, Tensor]]:
     """Return the batch of each evaluation, by the evaluation's name.
 

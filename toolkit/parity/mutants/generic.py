@@ -189,13 +189,13 @@ def _choose_second_best(context: SimpleNamespace, layer: Any) -> None:
         layer: layer to change.
     """
 
-    def choose(recorded_draws: Any, choice_scores: Any, own_choice: Any, descending: bool) -> Any:
+    def choose(recorded_draws: Any, choice_scores: Any, own_choice: Any, *, descending: bool) -> Any:
         count = own_choice.shape[-1]
         ranks = [*range(count - 1), count] if count < choice_scores.shape[-1] else [1, 0, *range(2, count)]
         # Paddle's own function, since a replayed one would return R64's choice.
         order = context.paddle.argsort.paddle_original(choice_scores.detach(), -1, descending)
         return recorded_draws.replay_choice(
-            choice_scores, order.index_select(context.paddle.to_tensor(ranks), -1), descending
+            choice_scores, order.index_select(context.paddle.to_tensor(ranks), -1), descending=descending
         )
 
     _replace_draws(context, layer, context.paths[0], replay_choice=choose)

@@ -14,7 +14,7 @@ CHANNELS_LAST, AS_IT_IS = "channels-last", "as-it-is"
 MAX_RANK = 6
 
 
-def axes_between(theirs: Sequence[int], ours: Sequence[int], is_channels_last: bool = False) -> list[int] | None:
+def axes_between(theirs: Sequence[int], ours: Sequence[int], *, is_channels_last: bool = False) -> list[int] | None:
     """Return the axes of the port's tensor in the reference's order; None if they are the same or cannot be the same.
 
     Args:
@@ -73,7 +73,7 @@ def axes_of(
             continue
         user_axes = next((axes for pattern, axes in user_layouts.items() if fnmatchcase(name, pattern)), None)
         axes = (
-            axes_between(theirs, port_shape, len(theirs) in ranks)
+            axes_between(theirs, port_shape, is_channels_last=len(theirs) in ranks)
             if user_axes is None
             else _resolve_user_axes(user_axes, len(theirs))
         )

@@ -113,13 +113,16 @@ def match_parameters(
     remaining, free = _unmatched_parameters(reference_parameters, port_parameters, matches)
     free_by_name = {one.name: one for one in free}  # the same name, shape and kind of layer
     matches += [
-        _make_match(one, free_by_name[one.name], True)
+        _make_match(one, free_by_name[one.name], certain=True)
         for one in remaining
         if one.name in free_by_name and _may_match(one, free_by_name[one.name])
     ]
     matches += match_fused(*_unmatched_parameters(reference_parameters, port_parameters, matches))
     remaining, free = _unmatched_parameters(reference_parameters, port_parameters, matches)
-    matches += [_make_match(*assigned_pair) for assigned_pair in _assign_counterparts(remaining, free)]
+    matches += [
+        _make_match(one, counterpart, certain=certain)
+        for one, counterpart, certain in _assign_counterparts(remaining, free)
+    ]
     matches += match_reshaped(*_unmatched_parameters(reference_parameters, port_parameters, matches))
     place = {one.name: number for number, one in enumerate(reference_parameters)}
     return sorted(matches, key=lambda match: (place[match.reference], match.rows or (0, 0)))
@@ -166,7 +169,7 @@ def _unmatched_parameters(
     ]
 
 
-def _make_match(theirs: ParameterFacts, ours: ParameterFacts, certain: bool) -> ParameterMatch:
+def _make_match(theirs: ParameterFacts, ours: ParameterFacts, *, certain: bool) -> ParameterMatch:
     """Return the match of a parameter of the reference with a parameter of the port.
 
     Args:
@@ -379,7 +382,7 @@ def match_modules(
     matches: dict[str, str] = {}
     for themselves in (True, False):
         their_groups, our_groups = (
-            _group_by_parameters(side.modules, parameter_names, themselves)
+            _group_by_parameters(side.modules, parameter_names, themselves=themselves)
             for side, parameter_names in zip((reference_description, port_description), names, strict=True)
         )
         for parameter_names, modules in their_groups.items():
@@ -485,7 +488,7 @@ def _shapes_conflict(theirs: tuple[int, ...] | None, ours: tuple[int, ...] | Non
 
 
 def _group_by_parameters(
-    modules: Iterable[ModuleFacts], matched_names: Mapping[str, set[str]], themselves: bool
+    modules: Iterable[ModuleFacts], matched_names: Mapping[str, set[str]], *, themselves: bool
 ) -> dict[frozenset[str], list[ModuleFacts]]:
     """Group modules by the parameters that they contain, the outermost first.
 

@@ -68,7 +68,7 @@ def pair_request(
     if len(owners) > 1:
         raise UserError(f"{port} and {reference_model} both have batch(config, rng); keep one, which both are given")
     if steps:
-        _check_trains(sources, forward_only)
+        _check_trains(sources, forward_only=forward_only)
     user_map = read_map(map_file)
     return GateRequest(
         model=PAIR,
@@ -99,7 +99,7 @@ def pair_request(
     )
 
 
-def _check_trains(sources: Mapping[str, str | None], forward_only: bool) -> None:
+def _check_trains(sources: Mapping[str, str | None], *, forward_only: bool) -> None:
     """Check that both sides can be trained in the same way.
 
     Args:

@@ -77,7 +77,7 @@ def run_workers(
             status.update(f"parity gate: {running} running, {_describe_progress(jobs, interpreters, task)}{seconds}")
             time.sleep(0.05)
     # When it fails, the port's pipe breaks: the port may have been seen to stop first.
-    if words := _words_of_comparator(jobs, workers, task, COMPARATOR in stopped_sides):
+    if words := _words_of_comparator(jobs, workers, task, has_stopped=COMPARATOR in stopped_sides):
         words = _without_job_paths(words, jobs)
         raise Inconclusive(f"parity gate: what the port computed could not be measured: {words}")
     for job in jobs:
@@ -103,7 +103,7 @@ def _without_job_paths(message: str, jobs: Iterable[Path]) -> str:
 
 
 def _words_of_comparator(
-    jobs: Sequence[Path], workers: Mapping[str, subprocess.Popen], task: str, has_stopped: bool
+    jobs: Sequence[Path], workers: Mapping[str, subprocess.Popen], task: str, *, has_stopped: bool
 ) -> str:
     """Return the reason why the comparator failed; empty if it only lacked messages of the port's process.
 

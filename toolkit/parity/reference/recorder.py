@@ -52,7 +52,7 @@ class Draws:
         is_spilled: whether the tensors are stored on disk.
     """
 
-    def __init__(self, seed: int, step: int = 0, is_spilled: bool = False) -> None:
+    def __init__(self, seed: int, step: int = 0, *, is_spilled: bool = False) -> None:
         self.seed = seed
         self.step = step
         self.tensors: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if is_spilled else {}

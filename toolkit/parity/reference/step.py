@@ -146,7 +146,7 @@ class Step:
         self.spare_memory = job.spare_memory
         self.brief = job.brief
         self.uses_reference_backward = job.port.get("residual") == "plain"
-        self.draws = {run: Draws(job.seed, number, job.spare_memory) for number, run in enumerate(RUNS)}
+        self.draws = {run: Draws(job.seed, number, is_spilled=job.spare_memory) for number, run in enumerate(RUNS)}
         self.read_beside: set[str] = set()
         self.leaks: list[str] = []
         self.narrowings: list[str] = []
@@ -171,7 +171,7 @@ class Step:
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
         """Return the batch of each evaluation, by the evaluation's name such as ``shorter``."""
-        return build_batches(self._inputs(), self.config, self.reads_without_padding, self.evaluated_unit())
+        return build_batches(self._inputs(), self.config, self.evaluated_unit(), is_unpadded=self.reads_without_padding)
 
     def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
         """Return whether the model computes a loss for this batch of an evaluation."""

@@ -23,7 +23,7 @@ NEAREST_SHOWN = 5
 KERNEL_TEXTS = {kernels.PADDLE: "Paddle's own kernels", kernels.COMPILED: "compiled kernels"}
 
 
-def print_report(report: Report, page: Path, console: Console, is_brief: bool = False) -> None:
+def print_report(report: Report, page: Path, console: Console, *, is_brief: bool = False) -> None:
     """Print the verdict, the place at fault, the findings and a table of the tensors nearest to their bounds.
 
     Args:

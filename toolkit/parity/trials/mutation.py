@@ -374,7 +374,7 @@ def judge_mutants(
             operation_trace = trace.summarize_trace(
                 records, forced_input.mutants[mutant.name], reference.facts.bucket_slack
             )
-            trials.append(_make_trial(mutant, verdict, order, operation_trace, is_pair))
+            trials.append(_make_trial(mutant, verdict, order, operation_trace, is_pair=is_pair))
     return trials
 
 
@@ -395,7 +395,7 @@ def _judge_mutant(mutant: Mutant, reference: ReferenceResult, candidate: Candida
 
 
 def _make_trial(
-    mutant: Mutant, verdict: Verdict, order: list[str], operation_trace: trace.OperationTrace, is_pair: bool
+    mutant: Mutant, verdict: Verdict, order: list[str], operation_trace: trace.OperationTrace, *, is_pair: bool
 ) -> Trial:
     """Return the outcome of the gate on a mutant whose port raised no error.
 

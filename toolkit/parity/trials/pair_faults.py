@@ -98,7 +98,7 @@ def _next_counterpart(sides: Sides, path: str) -> str:
     return next((counterparts[name] for name in order[order.index(path) + 1 :] if name in counterparts), "")
 
 
-def _find_linears(sides: Sides, is_square: bool = False) -> Iterator[ParameterFacts]:
+def _find_linears(sides: Sides, *, is_square: bool = False) -> Iterator[ParameterFacts]:
     """Yield the weights of the port's linear maps that ran and have a counterpart in the reference.
 
     Args:
@@ -117,7 +117,7 @@ def _find_linears(sides: Sides, is_square: bool = False) -> Iterator[ParameterFa
             yield parameter
 
 
-def _linear_faults(kind: str, is_square: bool = False, has_bias: bool = False) -> FaultFinder:
+def _linear_faults(kind: str, *, is_square: bool = False, has_bias: bool = False) -> FaultFinder:
     """Return a function that finds mutants of linear maps, whose culprit is the output of the map.
 
     Args:
@@ -129,7 +129,7 @@ def _linear_faults(kind: str, is_square: bool = False, has_bias: bool = False) -
     def find_faults(sides: Sides) -> Iterator[Mutant]:
         """Yield a mutant of this kind for each linear map that can have it."""
         biased_modules = {parameter.module for parameter in sides.port.parameters if parameter.name.endswith("bias")}
-        for parameter in _find_linears(sides, is_square):
+        for parameter in _find_linears(sides, is_square=is_square):
             if not has_bias or parameter.module in biased_modules:
                 yield module_fault(kind, parameter.module, culprit=_counterpart(sides, parameter.module))
 
@@ -176,7 +176,7 @@ def _module_faults(kind: str, setting: str) -> FaultFinder:
     return find_faults
 
 
-def _dropout_faults(kind: str, is_layer: bool) -> FaultFinder:
+def _dropout_faults(kind: str, *, is_layer: bool) -> FaultFinder:
     """Return a function that finds mutants of dropout, whose culprit is the reference's draw.
 
     Args:
@@ -186,13 +186,13 @@ def _dropout_faults(kind: str, is_layer: bool) -> FaultFinder:
 
     def find_faults(sides: Sides) -> Iterator[Mutant]:
         """Yield a mutant of this kind for each dropout layer, or each module that calls a dropout function."""
-        for path, reference in _find_dropouts(sides, is_layer).items():
+        for path, reference in _find_dropouts(sides, are_layers=is_layer).items():
             yield module_fault(kind, path, culprit=_common_draw_name(reference))
 
     return find_faults
 
 
-def _find_dropouts(sides: Sides, are_layers: bool) -> dict[str, str]:
+def _find_dropouts(sides: Sides, *, are_layers: bool) -> dict[str, str]:
     """Return the reference's name of the first dropout mask that each of the port's modules draws, by module.
 
     Args:
@@ -216,7 +216,7 @@ def _common_draw_name(reference_name: str) -> str:
 
 def _unscaled_dropout_faults(sides: Sides) -> Iterator[Mutant]:
     """Yield mutants whose calls of a dropout function do not scale the kept elements."""
-    for path in _find_dropouts(sides, False):
+    for path in _find_dropouts(sides, are_layers=False):
         yield module_fault("dropout-unscaled", path, culprit=_next_counterpart(sides, path))
 
 
@@ -287,11 +287,11 @@ _CATALOGUE: list[tuple[FaultFinder, Callable[[Sequence[Mutant]], list[Mutant]]]]
     (_linear_faults("no-bias", has_bias=True), _first_of_each),
     (_swap_faults, _first_and_last),
     (_linear_faults("transposed", is_square=True), _first_and_last),
-    *((_dropout_faults("dropout-off", is_layer), _first_and_last) for is_layer in (True, False)),
-    *((_dropout_faults("dropout-rate", is_layer), _first_and_last) for is_layer in (True, False)),
+    *((_dropout_faults("dropout-off", is_layer=is_layer), _first_and_last) for is_layer in (True, False)),
+    *((_dropout_faults("dropout-rate", is_layer=is_layer), _first_and_last) for is_layer in (True, False)),
     (_module_faults("dropout-unscaled", "dropout"), _first_and_last),
     (_unscaled_dropout_faults, _first_and_last),
-    (_dropout_faults("dropout-always", True), _first_and_last),
+    (_dropout_faults("dropout-always", is_layer=True), _first_and_last),
     (_shared_dropout_faults, _first_and_last),
     (_mask_faults, _first_and_last),
     (_bound_faults, list),

@@ -575,7 +575,7 @@ def compute_output(
     def is_tensor(value: Any) -> bool:
         return isinstance(value, paddle.Tensor)
 
-    return outputs.compute_step(source, model, inputs, needs_loss, is_tensor, nn.functional.cross_entropy)
+    return outputs.compute_step(source, model, inputs, is_tensor, nn.functional.cross_entropy, needs_loss=needs_loss)
 
 
 def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.Tensor]:

@@ -41,7 +41,7 @@ def _find_reference_indices(x: paddle.Tensor, own: paddle.Tensor, axis: int, des
     draws = replaced.draws()
     if draws is None:
         return None
-    indices = draws.replay_choice(_move_axis_last(x, axis), _move_axis_last(own, axis), descending)
+    indices = draws.replay_choice(_move_axis_last(x, axis), _move_axis_last(own, axis), descending=descending)
     return None if indices is None else paddle.moveaxis(indices, -1, axis) if indices.ndim > 1 else indices
 
 

@@ -98,7 +98,7 @@ def compute_output(
         inputs: tensors of the batch by name.
         needs_loss: whether a loss is required; False if only a forward is compared.
     """
-    return outputs.compute_step(source, model, inputs, needs_loss, _is_tensor, nn.functional.cross_entropy)
+    return outputs.compute_step(source, model, inputs, _is_tensor, nn.functional.cross_entropy, needs_loss=needs_loss)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -121,7 +121,7 @@ class PairDraws(RecordedDraws):
         draw = self.tensors.get(name)
         return list(draw.shape) if draw is not None and draw.size == math.prod(shape) else shape
 
-    def replay_choice(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
+    def replay_choice(self, scores: paddle.Tensor, own: paddle.Tensor, *, descending: bool) -> paddle.Tensor | None:
         """Return R64's choice among scores along their last axis, and send the port's choice.
 
         The result is None if both choices are the same, or if the choice was not recorded in this size.
@@ -185,7 +185,7 @@ class DrawRecorder(PairDraws):
         self.draw_facts.append(DrawFacts(self.name("relu"), list(own.shape)))
         return own
 
-    def replay_choice(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
+    def replay_choice(self, scores: paddle.Tensor, own: paddle.Tensor, *, descending: bool) -> paddle.Tensor | None:
         """Record a discrete choice, and return None, so that the port's own choice is used.
 
         Args:
