@@ -178,7 +178,7 @@ class _ReplacedDraws:
         replacement = self.replacements.get(name)
         if replacement is None or self.draws.stack.module != self.path:
             return getattr(self.draws, name)
-        return lambda *arguments: replacement(self.draws, *arguments)
+        return lambda *arguments, **options: replacement(self.draws, *arguments, **options)
 
 
 def _choose_second_best(context: SimpleNamespace, layer: Any) -> None:
