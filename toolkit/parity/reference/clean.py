@@ -46,7 +46,7 @@ def keep_float64() -> Iterator[list[str]]:
 
 
 #: Dtypes with fewer digits than float64.
-NARROW = (torch.float32, torch.float16, torch.bfloat16)
+NARROW_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: Prefixes of the names of functions that use a tensor's shape or device, not its values.
 SHAPED_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_")
 #: Path prefixes of torch's files and of the files of ``toolkit/parity``.
@@ -115,7 +115,7 @@ def _narrows(function: Any, inputs: Any, result: Any) -> bool:
         result: result of the operation.
     """
     results = result if isinstance(result, (tuple, list)) else (result,)
-    if not any(isinstance(r, torch.Tensor) and r.dtype in NARROW and r.numel() for r in results):
+    if not any(isinstance(r, torch.Tensor) and r.dtype in NARROW_DTYPES and r.numel() for r in results):
         return False
     if function.overloadpacket.__name__.startswith(SHAPED_LIKE):
         return False

@@ -16,13 +16,12 @@ from torch import nn
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.tensor_file import TensorWriter
 from toolkit.parity.families.pair.batches import write_batches
-from toolkit.parity.families.pair.reference_draws import NUMBER_KINDS, DrawRecorder, OtherNumberDraws
 from toolkit.parity.families.pair.reference_module import NORMS, build_model, compute_output, exact_buffers_of
 from toolkit.parity.families.pair.reference_patches import replace_functions
 from toolkit.parity.job import user_code
 from toolkit.parity.job.buffers import constant_of, may_be_drawn
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts
+from toolkit.parity.job.pair import Description, DrawFacts, ModuleFacts, ParameterFacts
 from toolkit.parity.measure.mask_comparisons import MaskFacts, UnreachedFacts
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.measure.square_weights import SquareWeights
@@ -40,6 +39,10 @@ ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("norm", NORMS),
     ("conv", (nn.modules.conv._ConvNd,)),
 )
+#: Kinds of draws that return random numbers, not masks or indices.
+NUMBER_KINDS = ("normal", "uniform")
+#: Kinds of tensors that :class:`.recorder.Draws` stores in addition to a discrete choice.
+CHOICE_DETAILS = ("input", "scores", "unordered")
 
 
 def run(job: Job, folder: Path) -> Description:
@@ -75,12 +78,16 @@ def run(job: Job, folder: Path) -> Description:
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
     modules: list[ModuleFacts] = []
     kinds = {name: type(module).__name__ for name, module in model.named_modules(remove_duplicate=False)}
-    draws = DrawRecorder(job.seed)
+    draws = Draws(job.seed)
     squares = SquareWeights(_gradient_of)
     needs_loss = not job.pair.forward_only
     model.train(needs_loss)
     masks: list[MaskFacts] = []
     unreached: list[UnreachedFacts] = []
+
+    def record_unreplayable_choice(name: str) -> None:
+        """Record a discrete choice that the port cannot replay. It has no tensor."""
+        draws.tensors[name] = np.empty(())
 
     def compute_loss(source_of_draws: Draws, keep: Keep) -> float | None:
         """Run the model with a source of draws, and return its loss; None without a loss.
@@ -90,14 +97,13 @@ def run(job: Job, folder: Path) -> Description:
             keep: function that receives the name and value of each output.
         """
         recorder = Recorder(model, source_of_draws, keep)
-        on_choice = getattr(source_of_draws, "note_other", None)
         mask_watch = MaskWatch(lambda: recorder.stack.module)
         with (
             recorder.watch(),
             replace_functions(recorder),
             recorded_random_functions(recorder),
             record_lengths(),
-            Choices(recorder, on_choice),
+            Choices(recorder, record_unreplayable_choice if source_of_draws is draws else None),
             mask_watch,
             _watch_own_layers(model, squares),
             user_code.running(source),
@@ -112,14 +118,35 @@ def run(job: Job, folder: Path) -> Description:
     buffer_facts = describe_buffers(
         model, buffers, other_buffers, lambda name, value: _describe_tensor(layers, order, name, value)
     )
-    if draws.draw_facts and loss == compute_loss(OtherNumberDraws(job.seed), keep_nothing):
-        draws.draw_facts = [draw for draw in draws.draw_facts if draw.kind not in NUMBER_KINDS]
+    draw_facts = describe_draws(draws)
+    if draw_facts and loss == compute_loss(OtherNumberDraws(job.seed), keep_nothing):
+        draw_facts = [draw for draw in draw_facts if draw.kind not in NUMBER_KINDS]
     transposed_names = squares.with_output_columns
     parameters = [
         replace(facts, transposed=facts.transposed or facts.name in transposed_names)
         for facts in describe_parameters(model, order)
     ]
-    return Description(parameters, modules, draws.draw_facts, buffer_facts, masks, unreached)
+    return Description(parameters, modules, draw_facts, buffer_facts, masks, unreached)
+
+
+def describe_draws(draws: Draws) -> list[DrawFacts]:
+    """Return the facts about the random draws and discrete choices of a run, in the order of execution."""
+    return [
+        DrawFacts(name, list(value.shape), draws.rates.get(name))
+        for name, value in draws.tensors.items()
+        if TensorName.parse(name).kind not in CHOICE_DETAILS
+    ]
+
+
+class OtherNumberDraws(Draws):
+    """Source of draws with the same dropout masks as :class:`.recorder.Draws`, but with other random numbers.
+
+    If the loss does not change, the numbers have no effect, for example those for a layer drop with rate 0.
+    """
+
+    def _generator(self, name: str) -> np.random.Generator:
+        """Return the generator of a draw: the same as in the first run for masks, another for numbers."""
+        return super()._generator(f"other:{name}" if name.startswith(NUMBER_KINDS) else name)
 
 
 @contextlib.contextmanager
