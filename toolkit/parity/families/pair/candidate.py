@@ -35,7 +35,7 @@ from toolkit.parity.families.pair.replaced import (
 )
 from toolkit.parity.job import outputs, user_code
 from toolkit.parity.job.buffers import hide_initial_infinities, restore_initial_infinities
-from toolkit.parity.job.job import Job
+from toolkit.parity.job.job import Job, TrainingSettings
 from toolkit.parity.job.pair import CHOICES, RANDOM, OutputOrder, PairMap
 from toolkit.parity.measure.evaluation import RUNS, WHOLE
 from toolkit.parity.measure.naming import TensorName, append_number
@@ -411,14 +411,7 @@ class PairStep(Step):
         settings = self.settings
         self._remove_offsets()
         schedule = [_learning_rate_of(settings, update) for update in range(1, job.updates + 1)]
-        adamw = paddle.optimizer.AdamW(
-            learning_rate=settings.learning_rate,
-            beta1=settings.adam_beta1,
-            beta2=settings.adam_beta2,
-            epsilon=settings.adam_epsilon,
-            weight_decay=settings.weight_decay,
-            parameters=[parameter for parameter in self.model.parameters() if not parameter.stop_gradient],
-        )
+        adamw = create_adamw(self.model, settings)
         for update, rate in enumerate(schedule, 1):
             adamw.set_lr(rate)
             with set_scaled_gradients(self, truth, update, settings.max_grad_norm):
@@ -503,6 +496,18 @@ def _learning_rate_of(settings: Any, update: int) -> float:
         return settings.learning_rate
     rest = max(0.0, (settings.max_steps - num_done) / max(1, settings.max_steps - num_warmup))
     return settings.learning_rate * ((1 - math.cos(math.pi * rest)) / 2 if settings.lr_scheduler == "cosine" else rest)
+
+
+def create_adamw(model: nn.Layer, settings: TrainingSettings) -> paddle.optimizer.AdamW:
+    """Return Paddle's AdamW for the trained parameters of a model, which all have weight decay."""
+    return paddle.optimizer.AdamW(
+        learning_rate=settings.learning_rate,
+        beta1=settings.adam_beta1,
+        beta2=settings.adam_beta2,
+        epsilon=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
+        parameters=[parameter for parameter in model.parameters() if not parameter.stop_gradient],
+    )
 
 
 @contextlib.contextmanager

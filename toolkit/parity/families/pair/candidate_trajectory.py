@@ -13,7 +13,7 @@ from toolkit.parity.exchange import files
 from toolkit.parity.exchange.results import Place, TrajectoryFacts
 from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.families.pair.batches import batch_of_step
-from toolkit.parity.families.pair.candidate import PairStep, as_tensors
+from toolkit.parity.families.pair.candidate import PairStep, as_tensors, create_adamw
 from toolkit.parity.families.pair.replaced import use_dense_gradients
 from toolkit.parity.job import user_code
 from toolkit.parity.job.job import Job
@@ -92,15 +92,7 @@ def create_optimizer(step: PairStep, job: Job) -> paddle.optimizer.Optimizer:
         UserCodeError: the file's ``optimizer`` function does not return a Paddle optimizer.
     """
     if not hasattr(step.source, "optimizer"):
-        settings = job.training
-        return paddle.optimizer.AdamW(
-            settings.learning_rate,
-            settings.adam_beta1,
-            settings.adam_beta2,
-            settings.adam_epsilon,
-            [parameter for parameter in step.model.parameters() if not parameter.stop_gradient],
-            settings.weight_decay,
-        )
+        return create_adamw(step.model, job.training)
     optimizer = step.source.optimizer(step.model)
     if not isinstance(optimizer, paddle.optimizer.Optimizer):
         raise user_code.UserCodeError(

@@ -24,7 +24,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.trajectory import Trajectory, choose_elements
 from toolkit.parity.reference.noise import reorder_sums
-from toolkit.parity.reference.optimizer import scale_error
+from toolkit.parity.reference.optimizer import make_optimizer, scale_error
 from toolkit.parity.reference.points import to_numpy
 from toolkit.parity.reference.recorder import Draws, set_attribute
 from toolkit.parity.reference.rounded import ConstantRounding
@@ -129,10 +129,7 @@ def create_optimizer(step: PairStep, job: Job) -> tuple[torch.optim.Optimizer, A
         UserCodeError: the file's ``optimizer`` function does not return a torch optimizer, alone or with a schedule.
     """
     if not hasattr(step.source, "optimizer"):
-        settings = job.training
-        betas = settings.adam_beta1 or 0.0, settings.adam_beta2 or 0.0
-        options = {"betas": betas, "eps": settings.adam_epsilon, "weight_decay": settings.weight_decay}
-        return torch.optim.AdamW(step.model.parameters(), settings.learning_rate, **options), None
+        return make_optimizer(list(step.model.parameters()), job.training), None
     result = step.source.optimizer(step.model)
     optimizer, schedule = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not isinstance(optimizer, torch.optim.Optimizer) or not (schedule is None or hasattr(schedule, "step")):
