@@ -88,13 +88,27 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
         del request["tokenizer"]["path"]
         for file in files_of(job.tokenizer):
             digest.update(files.file_sha256(file).encode())
-    environment: dict[str, Any] = {"versions": runtime.installed_versions(), "flags": runtime.paddle_environment()}
-    if reference_python is not None:
-        # The path, too: a wrapper may run the same versions with something else changed.
-        environment["reference"] = [reference_python, interpreter.versions_of(reference_python)]
+    environment = describe_environment({"reference": reference_python})
+    environment["versions"] = runtime.installed_versions()
     digest.update(json.dumps([request, environment, *contents], sort_keys=True).encode())
-    digest.update(source_of(ROOT).encode())
     return digest.hexdigest()
+
+
+def describe_environment(interpreters: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the part of a cache key that does not depend on the job or the installed packages, as a JSON object.
+
+    It has Paddle's flags, the source of the project, and the path and versions of each other interpreter. The path
+    is included because a wrapper may run the same versions with something else changed.
+
+    Args:
+        interpreters: interpreter of each side; None for this interpreter.
+    """
+    other_interpreters = {
+        side: [python, interpreter.versions_of(python, side)]
+        for side, python in interpreters.items()
+        if python is not None
+    }
+    return {"flags": runtime.paddle_environment(), "toolkit": source_of(ROOT), "interpreters": other_interpreters}
 
 
 def source_of(root: Path) -> str:

@@ -14,12 +14,10 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from toolkit.machine import runtime
 from toolkit.parity.bundle import cache
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.records import as_json
 from toolkit.parity.job import user_code
-from toolkit.parity.processes import interpreter
 from toolkit.parity.request.build import job_of
 from toolkit.parity.request.request import GateRequest
 
@@ -38,13 +36,9 @@ def key_of(request: GateRequest) -> str:
         "map": [request.pair_names, request.pair_layouts],
         "files": {side: [str(path), files.file_sha256(path)] for side, path in sides.items()},
         "packages": sorted(f"{one.metadata['Name']} {one.version}" for one in metadata.distributions()),
-        "flags": runtime.paddle_environment(),
         "trace": request.trace,
-        "toolkit": cache.source_of(cache.ROOT),
+        **cache.describe_environment({"reference": request.reference_python, "port": request.port_python}),
     }
-    for side, python in (("reference", request.reference_python), ("port", request.port_python)):
-        if python is not None:
-            content[side] = [python, interpreter.versions_of(python, side)]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=as_json).encode()).hexdigest()
 
 
