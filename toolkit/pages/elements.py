@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from toolkit.terminal.escape import visible
+from toolkit.terminal.escape import markdown, markdown_code, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -45,18 +45,23 @@ class Section:
 
 @cache
 def _environment() -> Environment:
-    """Return the Jinja environment of the pages, which escapes values and rejects undefined names."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    """Return the Jinja environment of the pages, which escapes values in HTML and rejects undefined names.
 
-    return Environment(
+    In Markdown the filters ``markdown`` and ``code`` escape them.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parents[1]),
-        autoescape=True,
+        autoescape=select_autoescape(),
         undefined=StrictUndefined,
         finalize=_to_writable,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters |= {"markdown": markdown, "code": markdown_code}
+    return environment
 
 
 def _to_writable(value: object) -> object:

@@ -142,8 +142,7 @@ def to_svg(axes: Axes, title: str, description: str, areas: Sequence[HoverArea] 
     """
     figure: Any = axes.figure
     output = io.StringIO()
-    metadata: Any = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(output, format="svg", metadata=metadata)
+    figure.savefig(output, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = output.getvalue()
     text = text[text.index('<g id="figure_1">') : text.rindex("</svg>")]
     text = re.sub(r"<!--.*?-->|font(?:-\w+)?: [^;\"]*;? ?| transform=\"rotate\(-0 [^\"]*\"", "", text, flags=re.DOTALL)
@@ -163,8 +162,7 @@ def to_svg(axes: Axes, title: str, description: str, areas: Sequence[HoverArea] 
         }
         for area in areas
     ]
-    values = (title, description, round(width), round(height), Markup(text), rectangles)
-    return render_macro("pages/elements.html", "chart", *values)
+    return render_macro("pages/elements.html", "chart", title, description, width, height, Markup(text), rectangles)
 
 
 def to_figure(title: str, legend: Sequence[Mapping[str, str]], svg: Markup) -> Markup:
