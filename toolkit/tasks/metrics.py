@@ -1,7 +1,8 @@
 """Compute classification and regression metrics, and list the metrics of all tasks that are counts.
 
-Label metrics are computed here and equal scikit-learn's to the last digit (the tests compare them), because importing
-scikit-learn takes longer than computing them. Regression, which is rarer, is measured by scikit-learn and SciPy.
+Label metrics are computed here and equal scikit-learn's to the last digit (the tests compare them). Importing
+scikit-learn takes longer than computing them, and a confidence interval computes them for hundreds of samples.
+Regression, which is rarer, is measured by scikit-learn and SciPy.
 """
 
 from __future__ import annotations
