@@ -1,4 +1,4 @@
-"""Generated text: token for token the reference's where nothing is drawn, and drawn as it should be where it is."""
+"""Test generated text: it equals the reference's token for token, or follows the distribution if it is sampled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from toolkit.tasks.language_modeling.decoding import (
 VOCABULARY = 50
 PROMPTS = ([3], [7, 1, 30, 7, 12], [49, 0, 5])
 
-#: Stop tokens that the model really says.
+#: Stop tokens that the model really generates.
 STOPS = (4, 11, 0, 33)
 
 #: Beams, length, penalty, stop, length penalty.
@@ -65,7 +65,7 @@ for prompt in job["prompts"]:
 json.dump(found, open(sys.argv[2], "w"))
 """
 
-#: As :data:`REFERENCE`, of a Reformer, which both sides give the same rotations to hash by, and no cache.
+#: The program :data:`REFERENCE` for a Reformer, with the same hash rotations on both sides and without a cache.
 REFORMER_REFERENCE = (
     REFERENCE.replace("CTRLLMHeadModel", "ReformerModelWithLMHead")
     .replace("model.transformer.pos_encoding = model.transformer.pos_encoding.double()", "torch.randn = rotations")
@@ -86,76 +86,77 @@ REFORMER_CASES = [
 ]
 
 
-def said_by_reference(program: str, model, prompts, cases, folder) -> list[list[int]]:
-    """What transformers generates, in a process of its own."""
+def generate_with_reference(program: str, model, prompts, cases, folder) -> list[list[int]]:
+    """Return the tokens that transformers generates in a separate process."""
     model.save_pretrained(folder)
     job = {"folder": str(folder), "prompts": prompts, "cases": cases}
     (folder / "job.json").write_text(json.dumps(job))
     files = [str(folder / name) for name in ("job.json", "result.json")]
-    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
+    completed = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in completed.stderr or "No module named 'torch'" in completed.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     return json.loads((folder / "result.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def model():
-    """A small CTRL in float64, whose random weights are large enough for it to say something."""
-    before = paddle.get_default_dtype()
+    """Return a small CTRL in float64; its random weights are large enough for varied text."""
+    default_dtype = paddle.get_default_dtype()
     paddle.set_default_dtype("float64")
     try:
         config = CTRLConfig(vocab_size=VOCABULARY, n_embd=32, dff=48, n_layer=2, n_head=4, n_positions=64)
         model = CTRLLMHeadModel(config)
         values = weights.initial_weights({**config.to_dict(), "initializer_range": 0.1}, "causal_lm", 1)
-        # The layers speak louder than the token itself, or the tied embedding would say that again and again.
+        # The layers outweigh the token itself; otherwise the tied embedding would repeat it forever.
         louder = {name: value if ".w." in name or "norm" in name else value * 8 for name, value in values.items()}
         weights.load(model, louder)
     finally:
-        paddle.set_default_dtype(before)
+        paddle.set_default_dtype(default_dtype)
     model.eval()
     return model
 
 
 @pytest.fixture(scope="module")
 def theirs(model, tmp_path_factory) -> list[list[int]]:
-    return said_by_reference(REFERENCE, model, PROMPTS, CASES, tmp_path_factory.mktemp("model"))
+    return generate_with_reference(REFERENCE, model, PROMPTS, CASES, tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.parametrize(
-    ("use_cache", "step"), [(True, 3), *(pytest.param(cached, 1, marks=pytest.mark.slow) for cached in (True, False))]
+    ("use_cache", "step"),
+    [(True, 3), *(pytest.param(use_cache, 1, marks=pytest.mark.slow) for use_cache in (True, False))],
 )
-def test_greedy_and_beam_search_say_what_the_reference_says(model, theirs, use_cache, step):
-    """A third of the cases in the fast lane; the next test compares the scores without the cache."""
+def test_greedy_and_beam_search_equal_the_reference(model, theirs, use_cache, step):
+    """Compare a third of the cases in the fast lane; the next test compares the scores without the cache."""
     scores = NextToken(model, use_cache=use_cache)
     cases = list(zip(itertools.product(PROMPTS, CASES), theirs, strict=True))
     for (prompt, case), reference in cases[::step]:
         ours = list(generate(scores, prompt, Decoding(**case)))
         assert ours == reference, (prompt, case)
-    # Or the comparison would say little:
+    # Otherwise the comparison would prove little:
     assert len({tuple(tokens) for tokens in theirs}) > 60
     assert sum(len(tokens) > 1 and len(set(tokens)) > 1 and tokens[-1] in STOPS for tokens in theirs) > 20
 
 
 def test_the_cache_changes_no_score(model):
     sequences = np.random.default_rng(0).integers(0, VOCABULARY, (3, 12))
-    cached, plain = NextToken(model), NextToken(model, use_cache=False)
+    cached_scores, plain_scores = NextToken(model), NextToken(model, use_cache=False)
     parents = None
     for length in range(1, 12):
-        found = cached(sequences[:, :length], parents)
-        np.testing.assert_allclose(found, plain(sequences[:, :length]), rtol=1e-12, atol=1e-12)
+        scores = cached_scores(sequences[:, :length], parents)
+        np.testing.assert_allclose(scores, plain_scores(sequences[:, :length]), rtol=1e-12, atol=1e-12)
         parents = np.array([2, 0, 0])
         sequences[:, :length] = sequences[parents, :length]
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [("float32", 3e-6), ("float64", 1e-13)])
-def test_going_on_token_by_token_computes_what_the_model_does(dtype, rounding):
-    """The way without layers and hooks, to rounding; with beams that change places."""
+def test_decoding_token_by_token_equals_the_model(dtype, rounding):
+    """Compare the decoder without layers and hooks up to rounding, with beams that change places."""
     config = CTRLConfig(vocab_size=VOCABULARY, n_embd=32, n_head=4, n_layer=2, dff=48, n_positions=12)
-    before = paddle.get_default_dtype()
+    default_dtype = paddle.get_default_dtype()
     paddle.set_default_dtype(dtype)
     model = CTRLLMHeadModel(config)
-    paddle.set_default_dtype(before)
+    paddle.set_default_dtype(default_dtype)
     model.eval()
     draw = np.random.default_rng(0)
     tokens = paddle.to_tensor(draw.integers(0, VOCABULARY, (3, 12)))
@@ -168,19 +169,19 @@ def test_going_on_token_by_token_computes_what_the_model_does(dtype, rounding):
             rows = paddle.to_tensor(draw.integers(0, 3, 3))
             going_on.select_texts(rows)
             past = [(keys[rows], values[rows]) for keys, values in past]
-            one = tokens[:, position : position + 1]
-            output = model(one, past_key_values=past, use_cache=True)
+            token = tokens[:, position : position + 1]
+            output = model(token, past_key_values=past, use_cache=True)
             past = output.past_key_values
-            expected = output.logits[:, -1].numpy()
-            np.testing.assert_allclose(going_on(one).numpy(), expected, rtol=rounding, atol=rounding)
+            expected_logits = output.logits[:, -1].numpy()
+            np.testing.assert_allclose(going_on(token).numpy(), expected_logits, rtol=rounding, atol=rounding)
         assert going_on.num_texts == 3
         with pytest.raises(ValueError, match="13 positions are more than n_positions 12"):
-            going_on(one)
+            going_on(token)
 
 
 @pytest.mark.parametrize("how", ["plainly", "as a layer"])
-def test_texts_that_are_padded_on_the_left_go_on_as_if_they_were_alone(how, monkeypatch):
-    """Padding has positions, as in the reference, and is not attended to: whatever tokens it is of."""
+def test_padding_on_the_left_does_not_change_the_text(how, monkeypatch):
+    """Check that padding has positions, as in the reference, and that its tokens do not matter."""
     from models.ctrl import continuation
 
     if how == "as a layer":
@@ -189,32 +190,32 @@ def test_texts_that_are_padded_on_the_left_go_on_as_if_they_were_alone(how, monk
     model.eval()
     tokens = np.random.default_rng(0).integers(1, 50, (3, 9))
     mask = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
-    other = np.where(np.pad(mask, ((0, 0), (0, 4)), constant_values=1) == 0, 7, tokens)
+    other_padding = np.where(np.pad(mask, ((0, 0), (0, 4)), constant_values=1) == 0, 7, tokens)
     rows = np.array([2, 0, 0])
 
-    def said(ids: np.ndarray, kept: np.ndarray | None) -> list[np.ndarray]:
+    def run_steps(ids: np.ndarray, keep_mask: np.ndarray | None) -> list[np.ndarray]:
         ids = paddle.to_tensor(ids)
         with paddle.no_grad():
-            logits, going_on = model.begin(ids[:, :5], None if kept is None else paddle.to_tensor(kept))
-            found = [logits.numpy(), going_on(ids[:, 5:6]).numpy()]
+            logits, going_on = model.begin(ids[:, :5], None if keep_mask is None else paddle.to_tensor(keep_mask))
+            logits_by_step = [logits.numpy(), going_on(ids[:, 5:6]).numpy()]
             going_on.select_texts(paddle.to_tensor(rows))
-            later = paddle.to_tensor(np.array([[1], [0], [1]])) if kept is not None else None
-            return [*found, going_on(ids[:, 6:7], later).numpy(), going_on(ids[:, 7:8]).numpy()]
+            later = paddle.to_tensor(np.array([[1], [0], [1]])) if keep_mask is not None else None
+            return [*logits_by_step, going_on(ids[:, 6:7], later).numpy(), going_on(ids[:, 7:8]).numpy()]
 
-    padded = said(tokens, mask)
-    for one, same in zip(padded, said(other, mask), strict=True):
-        np.testing.assert_allclose(one, same, rtol=1e-5, atol=1e-6)
-    for one, unmasked in zip(padded[:2], said(tokens, None), strict=False):
-        np.testing.assert_allclose(one[1], unmasked[1], rtol=1e-5, atol=1e-6)
-        assert np.abs(one[0] - unmasked[0]).max() > 1e-4
+    padded_logits = run_steps(tokens, mask)
+    for step_logits, other_logits in zip(padded_logits, run_steps(other_padding, mask), strict=True):
+        np.testing.assert_allclose(step_logits, other_logits, rtol=1e-5, atol=1e-6)
+    for step_logits, unmasked_logits in zip(padded_logits[:2], run_steps(tokens, None), strict=False):
+        np.testing.assert_allclose(step_logits[1], unmasked_logits[1], rtol=1e-5, atol=1e-6)
+        assert np.abs(step_logits[0] - unmasked_logits[0]).max() > 1e-4
     with paddle.no_grad():
         texts = np.concatenate([tokens[rows][:, :6], tokens[:, 6:8]], axis=1)
-        kept = np.concatenate([mask[rows], [[1, 1, 1], [1, 0, 1], [1, 1, 1]]], axis=1)
-        whole = model(paddle.to_tensor(texts), paddle.to_tensor(kept)).logits[:, -1].numpy()
-    np.testing.assert_allclose(padded[-1], whole, rtol=1e-5, atol=1e-6)
+        keep_mask = np.concatenate([mask[rows], [[1, 1, 1], [1, 0, 1], [1, 1, 1]]], axis=1)
+        full_logits = model(paddle.to_tensor(texts), paddle.to_tensor(keep_mask)).logits[:, -1].numpy()
+    np.testing.assert_allclose(padded_logits[-1], full_logits, rtol=1e-5, atol=1e-6)
 
 
-def test_an_adapted_model_goes_on_with_its_adapter():
+def test_an_adapted_model_decodes_with_its_adapter():
     from models.port.adapter import add_adapter
     from models.port.lora import LoRA
 
@@ -225,23 +226,25 @@ def test_an_adapted_model_goes_on_with_its_adapter():
             value.set_value(paddle.ones_like(value))
     model.eval()
     tokens = np.array([[3, 7, 1, 4]])
-    cached, plain = NextToken(model), NextToken(model, use_cache=False)
+    cached_scores, plain_scores = NextToken(model), NextToken(model, use_cache=False)
     for length in (2, 3, 4):
         parents = None if length == 2 else np.zeros(1, int)
-        np.testing.assert_allclose(cached(tokens[:, :length], parents), plain(tokens[:, :length]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            cached_scores(tokens[:, :length], parents), plain_scores(tokens[:, :length]), rtol=1e-5, atol=1e-6
+        )
 
 
 # -- a model of chunks ----------------------------------------------------------------------------------------------
 
 
 def reformer(layers=("local", "lsh", "local"), **keys) -> ReformerModelWithLMHead:
-    """Of 56 positions, which local chunks fill, and those of LSH do not."""
+    """Return a Reformer with 56 positions, which local chunks fill and LSH chunks do not."""
     return decoder(attn_layers=list(layers), axial_pos_shape=[4, 14], max_position_embeddings=64, **keys)
 
 
 @pytest.fixture
 def same_rotations(monkeypatch):
-    """LSH hashes by the rotations that :data:`REFORMER_REFERENCE` has."""
+    """Make LSH hash with the rotations of :data:`REFORMER_REFERENCE`."""
 
     def rotations(shape, dtype, seed):
         return paddle.to_tensor(np.random.RandomState(0).standard_normal(shape).astype(dtype))
@@ -253,17 +256,17 @@ def same_rotations(monkeypatch):
     ("layers", "caches", "their_cache"),
     [
         (["local", "lsh", "local"], [False], False),
-        (["local", "lsh"], [True, False], False),  # the reference's cache shows LSH others
+        (["local", "lsh"], [True, False], False),  # the reference's cache gives LSH other keys
         (["local", "local"], [True, False], True),
     ],
     ids=str,
 )
-def test_a_reformer_says_what_the_reference_says(layers, caches, their_cache, same_rotations, tmp_path):
-    """Token for token, across the ends of chunks, from text of one chunk to the last length that its table holds."""
+def test_a_reformer_generates_like_the_reference(layers, caches, their_cache, same_rotations, tmp_path):
+    """Compare every token across chunk ends, from a text of one chunk to the maximum length of the table."""
     model = reformer(layers)
     assert max_text_length(model) == (48 if "lsh" in layers else 56)
     program = REFORMER_REFERENCE.replace("use_cache=False", f"use_cache={their_cache}")
-    theirs = said_by_reference(program, model, REFORMER_PROMPTS, REFORMER_CASES, tmp_path)
+    theirs = generate_with_reference(program, model, REFORMER_PROMPTS, REFORMER_CASES, tmp_path)
     for (prompt, case), reference in zip(itertools.product(REFORMER_PROMPTS, REFORMER_CASES), theirs, strict=True):
         for use_cache in caches:
             assert list(generate(NextToken(model, use_cache=use_cache), prompt, Decoding(**case))) == reference, (
@@ -275,20 +278,20 @@ def test_a_reformer_says_what_the_reference_says(layers, caches, their_cache, sa
 
 
 def test_chunks_of_the_scores_change_no_token():
-    """Where padding is masked and nothing else: LSH sorts padding into the chunks, too."""
-    said = [
+    """Test scores in chunks when only padding is masked, because LSH sorts padding into the chunks, too."""
+    outputs = [
         list(generate(NextToken(reformer(["local"] * 2, **chunks)), [3, 1, 4], Decoding(20, beams=beams)))
         for chunks in ({}, {"chunk_size_lm_head": 8, "chunk_size_feed_forward": 3})
         for beams in (1, 2)
     ]
-    assert said[:2] == said[2:]
+    assert outputs[:2] == outputs[2:]
 
 
 # -- the algorithms, on a model that is a table ---------------------------------------------------------------------
 
 
 def chain(sequences: np.ndarray, parents: np.ndarray | None = None) -> np.ndarray:
-    """A Markov chain over four tokens: the most probable step is 0 -> 1, but then all is improbable; 0 -> 2 -> 3."""
+    """Return scores of a Markov chain of four tokens: 0 -> 1 is most probable, but 0 -> 2 -> 3 is the best sequence."""
     table = np.log(np.array([[0.1, 0.5, 0.39, 0.01], [0.25] * 4, [0.01, 0.02, 0.01, 0.96], [0.97, 0.01, 0.01, 0.01]]))
     return table[sequences[:, -1]]
 
@@ -304,14 +307,14 @@ def test_text_ends_at_the_stop_token_and_at_the_length():
     assert beam_search(chain, [0], Decoding(5, beams=2, repetition_penalty=1.0, stop=3)) == [2, 3]
 
 
-def test_the_repetition_penalty_makes_every_token_that_is_there_less_probable_once():
+def test_the_repetition_penalty_applies_once_to_each_previous_token():
     scores = np.array([[2.4, -1.0, 0.5, 3.0]], dtype=np.float32)
-    found = apply_repetition_penalty(scores, np.array([[0, 1, 0, 0]]), 1.2)
-    np.testing.assert_allclose(found, [[2.0, -1.2, 0.5, 3.0]], rtol=1e-6)
+    penalized_scores = apply_repetition_penalty(scores, np.array([[0, 1, 0, 0]]), 1.2)
+    np.testing.assert_allclose(penalized_scores, [[2.0, -1.2, 0.5, 3.0]], rtol=1e-6)
     assert list(generate(chain, [3, 0], Decoding(3, repetition_penalty=5.0)))[:2] == [1, 2]
 
 
-def test_temperature_top_k_and_top_p_leave_the_right_tokens():
+def test_temperature_top_k_and_top_p_keep_the_correct_tokens():
     scores = np.log(np.array([0.4, 0.3, 0.2, 0.1]))
     np.testing.assert_allclose(distribution(scores, Decoding()), [0.4, 0.3, 0.2, 0.1])
     np.testing.assert_allclose(distribution(scores, Decoding(temperature=0.5)), np.array([16, 9, 4, 1]) / 30)
@@ -320,8 +323,8 @@ def test_temperature_top_k_and_top_p_leave_the_right_tokens():
     np.testing.assert_allclose(distribution(scores, Decoding(top_p=1e-9)), [1, 0, 0, 0])
     np.testing.assert_allclose(distribution(scores, Decoding(top_k=3, top_p=0.5)), [4 / 7, 3 / 7, 0, 0])
     np.testing.assert_allclose(distribution(scores, Decoding(top_k=9, top_p=1.0)), [0.4, 0.3, 0.2, 0.1])
-    for share, left in ((0.25, 1), (0.5, 2), (0.75, 3)):  # as few as sum to exactly this
-        assert (distribution(np.zeros(4), Decoding(top_p=share)) > 0).sum() == left
+    for share, num_tokens in ((0.25, 1), (0.5, 2), (0.75, 3)):  # as few as sum to exactly this
+        assert (distribution(np.zeros(4), Decoding(top_p=share)) > 0).sum() == num_tokens
 
 
 @pytest.mark.filterwarnings("error")
@@ -329,9 +332,9 @@ def test_temperature_top_k_and_top_p_leave_the_right_tokens():
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.9}])
 def test_a_temperature_near_0_takes_the_most_probable_token(temperature, options):
     scores = np.array([-300.0, 2.5, 3e38, 2.5, -3e38])
-    expected = [0, 0, 1, 0, 0]
+    expected_probabilities = [0, 0, 1, 0, 0]
     decoding = Decoding(1, sample=True, temperature=temperature, repetition_penalty=1.0, **options)
-    assert distribution(scores, decoding).tolist() == expected
+    assert distribution(scores, decoding).tolist() == expected_probabilities
     assert distribution(np.zeros(4), replace(decoding, top_k=None, top_p=None)).tolist() == [0.25] * 4
     assert list(generate(chain, [0], decoding)) == [1]
 
@@ -348,14 +351,14 @@ def test_the_largest_and_the_smallest_repetition_penalty_give_tokens(penalty, op
 
 
 @pytest.mark.parametrize("penalty", [0.0, -1.0, 5e-324, 1e-300, 3.5e38, 1e300, np.inf, np.nan])
-def test_a_repetition_penalty_is_a_number_of_float32(penalty):
+def test_a_repetition_penalty_outside_float32_is_refused(penalty):
     assert not is_valid_penalty(penalty)
 
 
 def test_samples_follow_the_distribution_and_the_seed():
     decoding = Decoding(4000, sample=True, repetition_penalty=1.0, top_k=3)
-    one = list(generate(lambda rows, parents: chain(np.zeros_like(rows)), [0], decoding))
-    frequencies = np.bincount(one, minlength=4) / 4000
+    samples = list(generate(lambda rows, parents: chain(np.zeros_like(rows)), [0], decoding))
+    frequencies = np.bincount(samples, minlength=4) / 4000
     np.testing.assert_allclose(frequencies, [0.1 / 0.99, 0.5 / 0.99, 0.39 / 0.99, 0], atol=0.03)
     again = [list(generate(chain, [0], Decoding(20, sample=True, seed=seed))) for seed in (1, 1, 2)]
     assert again[0] == again[1] != again[2]
@@ -377,8 +380,8 @@ def test_a_token_beyond_the_vocabulary_is_refused_before_anything_is_read(wrong,
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 @pytest.mark.parametrize(("vocabulary", "dff"), [(50, 24), (51, 25)])
 @pytest.mark.parametrize("texts", [1, 3, 4, 5])
-def test_a_few_texts_go_on_by_the_compiled_loop_as_by_paddles_products(texts, vocabulary, dff, monkeypatch):
-    """Beyond the room of a cache; from the third token on, with padding."""
+def test_the_compiled_loop_decodes_a_few_texts_like_paddles_products(texts, vocabulary, dff, monkeypatch):
+    """Generate beyond the size of a cache, with padding from the third token on."""
     from models.ctrl import continuation
 
     config = CTRLConfig(vocab_size=vocabulary, n_embd=16, n_head=2, n_layer=2, dff=dff, n_positions=90)
@@ -391,18 +394,20 @@ def test_a_few_texts_go_on_by_the_compiled_loop_as_by_paddles_products(texts, vo
     plain = compiled.decoder_step
     monkeypatch.setattr(compiled, "decoder_step", lambda x, *given: ran.append(x.shape[0]) or plain(x, *given))
 
-    def said() -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def run_steps() -> tuple[list[np.ndarray], list[np.ndarray]]:
         with paddle.no_grad():
             _, going_on = model.begin(tokens[:, :6])
-            found = [going_on(tokens[:, 6:7]).numpy(), going_on(tokens[:, 7:8]).numpy()]
+            logits_by_step = [going_on(tokens[:, 6:7]).numpy(), going_on(tokens[:, 7:8]).numpy()]
             going_on.select_texts(rows)
-            kept = paddle.to_tensor(np.arange(texts)[:, None] % 2)
-            found += [going_on(tokens[:, n : n + 1], kept if n < 10 else None).numpy() for n in range(8, 80)]
-            return found, [held.numpy() for layer in going_on.past for held in layer]
+            keep_mask = paddle.to_tensor(np.arange(texts)[:, None] % 2)
+            logits_by_step += [
+                going_on(tokens[:, n : n + 1], keep_mask if n < 10 else None).numpy() for n in range(8, 80)
+            ]
+            return logits_by_step, [cache_tensor.numpy() for layer in going_on.past for cache_tensor in layer]
 
-    few = said()
+    compiled_results = run_steps()
     assert ran == ([texts] * 74 if texts <= continuation.MAX_COMPILED_TEXTS else [])
     monkeypatch.setattr(continuation, "MAX_COMPILED_TEXTS", 0)
-    for ours, others in zip(few, said(), strict=True):
-        for one, other in zip(ours, others, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=3e-6)
+    for ours, paddle_results in zip(compiled_results, run_steps(), strict=True):
+        for compiled_tensor, paddle_tensor in zip(ours, paddle_results, strict=True):
+            np.testing.assert_allclose(compiled_tensor, paddle_tensor, rtol=1e-5, atol=3e-6)

@@ -1,4 +1,4 @@
-"""An interrupted run goes on with what it was begun with, or says what has changed."""
+"""Test that an interrupted run resumes with its initial recipe and data, or reports the changes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ CONFIG = {
 }  # fmt: skip
 
 
-def write(folder: Path, split: str, rows: list[dict], indent: int | None = None) -> None:
+def write(folder: Path, split_name: str, rows: list[dict], indent: int | None = None) -> None:
     text = "".join(json.dumps(row) + "\n" for row in rows) if indent is None else json.dumps(rows, indent=indent)
-    (folder / f"{split}.jsonl").write_text(text)
+    (folder / f"{split_name}.jsonl").write_text(text)
 
 
 def weights_in(folder: Path, seed: int) -> None:
@@ -55,48 +55,48 @@ def pieces_in(folder: Path, text: str) -> None:
     train_sentencepiece([f"{text} {index}" for index in range(30)], 26, folder)
 
 
-class Stopped(Exception):
-    """In the place of a kill: nothing of the run is done after it."""
+class SimulatedKill(Exception):
+    """Simulate a kill: the run does nothing after this exception."""
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory) -> Path:
-    """A folder with a recipe, its files, and a run that stopped after a checkpoint."""
+def interrupted_run(tmp_path_factory) -> Path:
+    """Return a folder with a recipe, its files, and a run that stopped after a checkpoint."""
     folder = tmp_path_factory.mktemp("identity")
-    for split in ("train", "validation", "test"):
-        write(folder, split, ROWS)
+    for split_name in ("train", "validation", "test"):
+        write(folder, split_name, ROWS)
     weights_in(folder / "weights", 0)
     pieces_in(folder / "pieces", "text number")
     (folder / "x.yaml").write_text(RECIPE)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        kept = Checkpoints.save
+        original_save = Checkpoints.save
 
         def save_and_stop(self, *arguments, **named):
-            kept(self, *arguments, **named)
-            raise Stopped
+            original_save(self, *arguments, **named)
+            raise SimulatedKill
 
         patch.setattr(Checkpoints, "save", save_and_stop)
-        with pytest.raises(Stopped):
-            go_on(folder)
+        with pytest.raises(SimulatedKill):
+            resume(folder)
     assert list(folder.glob("run/checkpoints/step-*")) and (folder / "run/identity.json").is_file()
     return folder
 
 
-def go_on(folder: Path) -> str:
-    """The same command; what it said."""
-    said = io.StringIO()
-    finetune(load_recipe(folder / "x.yaml"), "a test", Console(file=said, width=200))
-    return said.getvalue()
+def resume(folder: Path) -> str:
+    """Resume the run with the same command and return its output."""
+    output = io.StringIO()
+    finetune(load_recipe(folder / "x.yaml"), "a test", Console(file=output, width=200))
+    return output.getvalue()
 
 
 @pytest.fixture
-def begun(interrupted, tmp_path, monkeypatch) -> Path:
-    """A copy of the interrupted run and its files, as the current folder."""
-    folder = Path(shutil.copytree(interrupted, tmp_path / "x"))
+def run_copy(interrupted_run, tmp_path, monkeypatch) -> Path:
+    """Return a copy of the interrupted run and its files, which becomes the current folder."""
+    folder = Path(shutil.copytree(interrupted_run, tmp_path / "x"))
     for name in ("recipe.yaml", "identity.json"):  # they hold absolute paths
         file = folder / "run" / name
-        file.write_text(file.read_text().replace(str(interrupted), str(folder)))
+        file.write_text(file.read_text().replace(str(interrupted_run), str(folder)))
     monkeypatch.chdir(folder)
     return folder
 
@@ -106,7 +106,7 @@ def swap_labels(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected_change"),
     [
         (swap_labels, r"the rows of train have changed \(changed: \S*/train\.jsonl\)"),
         (lambda folder: write(folder, "train", ROWS[::-1]), r"the rows of train have changed"),
@@ -120,74 +120,79 @@ def swap_labels(folder: Path) -> None:
         (lambda folder: weights_in(folder / "weights", 1), r"model\.safetensors of the starting checkpoint weights ch"),
     ],
 )
-def test_what_changed_since_a_run_began_is_named_and_nothing_goes_on(begun, change, said):
-    before = {path: path.read_bytes() for path in (begun / "run").rglob("*") if path.is_file()}
-    change(begun)
-    with pytest.raises(UserError, match=rf"x\.yaml:1: train\.output_dir: .*since it began {said}.*put back") as raised:
-        go_on(begun)
-    assert "\n" not in str(raised.value)
-    assert {path: path.read_bytes() for path in (begun / "run").rglob("*") if path.is_file()} == before
+def test_changes_since_the_start_of_a_run_are_named_and_prevent_resuming(run_copy, change, expected_change):
+    initial_files = {path: path.read_bytes() for path in (run_copy / "run").rglob("*") if path.is_file()}
+    change(run_copy)
+    with pytest.raises(
+        UserError, match=rf"x\.yaml:1: train\.output_dir: .*since it began {expected_change}.*put back"
+    ) as error_info:
+        resume(run_copy)
+    assert "\n" not in str(error_info.value)
+    assert {path: path.read_bytes() for path in (run_copy / "run").rglob("*") if path.is_file()} == initial_files
 
 
-def test_a_run_whose_files_are_the_same_goes_on(begun):
-    assert "resuming run after step" in go_on(begun)
+def test_a_run_with_unchanged_files_resumes(run_copy):
+    assert "resuming run after step" in resume(run_copy)
 
 
-def test_a_file_of_the_same_rows_has_not_changed(begun):
-    write(begun, "train", ROWS, indent=1)
-    assert "resuming run after step" in go_on(begun)
+def test_a_file_with_the_same_rows_counts_as_unchanged(run_copy):
+    write(run_copy, "train", ROWS, indent=1)
+    assert "resuming run after step" in resume(run_copy)
 
 
-def test_a_run_of_before_goes_on_with_a_note_and_is_written_down(begun):
-    identity = (begun / "run/identity.json").read_bytes()
-    (begun / "run/identity.json").unlink()
-    said = go_on(begun)
-    assert "note   run has no identity.json, so later changes of its data" in said and "resuming run after step" in said
-    assert (begun / "run/identity.json").read_bytes() == identity
+def test_a_run_without_identity_resumes_with_a_note_and_gets_one(run_copy):
+    identity = (run_copy / "run/identity.json").read_bytes()
+    (run_copy / "run/identity.json").unlink()
+    output = resume(run_copy)
+    assert (
+        "note   run has no identity.json, so later changes of its data" in output
+        and "resuming run after step" in output
+    )
+    assert (run_copy / "run/identity.json").read_bytes() == identity
 
 
-@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_what_a_run_was_begun_with_cannot_be_read(begun, damaged):
-    (begun / "run/identity.json").write_bytes(damaged)
+@pytest.mark.parametrize("damaged_content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_damaged_identity_is_refused(run_copy, damaged_content):
+    (run_copy / "run/identity.json").write_bytes(damaged_content)
     with pytest.raises(UserError, match=r"run/identity\.json: cannot be read .* remove that file"):
-        go_on(begun)
+        resume(run_copy)
 
 
-def test_a_run_without_a_checkpoint_begins_with_what_is_there_now(begun):
-    shutil.rmtree(begun / "run/checkpoints")
-    swap_labels(begun)
-    go_on(begun)
-    written = json.loads((begun / "run/identity.json").read_text())
-    assert written == assemble(load_recipe(begun / "x.yaml")).identity
+def test_a_run_without_a_checkpoint_starts_with_the_current_files(run_copy):
+    shutil.rmtree(run_copy / "run/checkpoints")
+    swap_labels(run_copy)
+    resume(run_copy)
+    identity = json.loads((run_copy / "run/identity.json").read_text())
+    assert identity == assemble(load_recipe(run_copy / "x.yaml")).identity
 
 
 @pytest.fixture(scope="module")
-def finished(interrupted, tmp_path_factory) -> Path:
-    """A copy of the run, resumed to its end."""
-    folder = Path(shutil.copytree(interrupted, tmp_path_factory.mktemp("finished") / "x"))
+def finished_run(interrupted_run, tmp_path_factory) -> Path:
+    """Return a copy of the run, resumed to its end."""
+    folder = Path(shutil.copytree(interrupted_run, tmp_path_factory.mktemp("finished") / "x"))
     for name in ("recipe.yaml", "identity.json"):
         file = folder / "run" / name
-        file.write_text(file.read_text().replace(str(interrupted), str(folder)))
+        file.write_text(file.read_text().replace(str(interrupted_run), str(folder)))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        go_on(folder)
+        resume(folder)
     return folder
 
 
-def test_a_run_measured_on_other_data_says_so(finished, monkeypatch):
-    monkeypatch.chdir(finished)
-    run, said = finished / "run", io.StringIO()
-    evaluate(run, Console(file=said, width=300), "validation")
-    assert "SHA-256" not in said.getvalue()
+def test_an_evaluation_on_other_data_prints_a_note(finished_run, monkeypatch):
+    monkeypatch.chdir(finished_run)
+    run, output = finished_run / "run", io.StringIO()
+    evaluate(run, Console(file=output, width=300), "validation")
+    assert "SHA-256" not in output.getvalue()
     assert "data_changed" not in json.loads((run / "evaluation.json").read_text())["validation"]
-    write(finished, "validation", [{**row, "text": row["text"].upper()} for row in ROWS])
-    evaluate(run, Console(file=said, width=300), "validation")
-    assert "note: the validation split is not the one of the run (SHA-256 " in said.getvalue()
+    write(finished_run, "validation", [{**row, "text": row["text"].upper()} for row in ROWS])
+    evaluate(run, Console(file=output, width=300), "validation")
+    assert "note: the validation split is not the one of the run (SHA-256 " in output.getvalue()
     assert json.loads((run / "evaluation.json").read_text())["validation"]["data_changed"] is True
     evaluate(run, Console(file=(test := io.StringIO()), width=300), "test")
     assert "SHA-256" not in test.getvalue()
     (run / "predictions-validation.csv").unlink()
     with pytest.raises(UserError, match=r"lacks predictions-validation\.csv, and the validation split is not"):
         remake_report(run, Console(file=io.StringIO()))
-    write(finished, "validation", ROWS, indent=1)  # the same rows in another layout
+    write(finished_run, "validation", ROWS, indent=1)  # the same rows in another layout
     remake_report(run, Console(file=io.StringIO()))

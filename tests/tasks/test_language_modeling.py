@@ -1,4 +1,4 @@
-"""Fine-tuning a language model, under control codes or without, from the recipe to its samples."""
+"""Test fine-tuning a language model, with or without control codes, from the recipe to its samples."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RECIPE = {
 
 
 def counting(words: tuple[str, ...], length: int, start: int = 0) -> str:
-    """Words in their order, again and again: easy to learn. Every paragraph says where it is."""
+    """Return words in a fixed, repeated order, which is easy to learn; every paragraph has its number."""
     rows = []
     for number in range(length):
         line = " ".join(words[(start + number + step) % len(words)] for step in range(40))
@@ -67,7 +67,7 @@ def recipe_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(recipe_file, tmp_path_factory):
-    """A finished run, behind the gate."""
+    """Return the folder of a finished run with its gate."""
     folder = tmp_path_factory.mktemp("runs") / "lm"
     recipe = load_recipe(recipe_file, [f"train.output_dir={folder}"])
     with pytest.MonkeyPatch.context() as patch:
@@ -75,36 +75,38 @@ def run(recipe_file, tmp_path_factory):
         return finetune(recipe, None, Console(file=io.StringIO(), width=120))
 
 
-def test_a_run_learns_and_says_how_well_for_each_code(run):
+def test_a_run_learns_and_reports_metrics_of_each_code(run):
     results = json.loads((run / "metrics.json").read_text())
-    found = results["test"]
-    assert list(found) == ["loss", "perplexity", "perplexity_Numbers", "perplexity_Animals"]
-    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
-    assert found["perplexity"] < results["baselines"]["token frequencies"]["test"]["perplexity"] / 2
+    test_metrics = results["test"]
+    assert list(test_metrics) == ["loss", "perplexity", "perplexity_Numbers", "perplexity_Animals"]
+    assert test_metrics["perplexity"] == pytest.approx(math.exp(test_metrics["loss"]))
+    assert test_metrics["perplexity"] < results["baselines"]["token frequencies"]["test"]["perplexity"] / 2
     validation = [row for row in read_metrics(run / "metrics.jsonl") if row["split"] == "validation"]
     assert [row["step"] for row in validation] == [10, 20, 30]
     assert results["best"]["value"] == min(row["perplexity"] for row in validation)
     assert results["best"]["metric"] == "perplexity"
-    assert set(results["intervals"]["test"]) == set(found)
+    assert set(results["intervals"]["test"]) == set(test_metrics)
     for method, splits in results["baselines"].items():
         low, high = results["baseline_intervals"][method]["test"]["perplexity"]
         assert low <= splits["test"]["perplexity"] <= high
 
 
 def test_the_loss_is_the_mean_over_tokens_not_over_batches(run):
-    """The last blocks of the streams are short, and so is the last batch."""
+    """Test the loss with short last blocks of the streams and a short last batch."""
     import paddle
 
-    loaded = load_run(run)
-    prepared = language_modeling.prepare(loaded.recipe, loaded.tokenizer, language_modeling.load_splits(loaded.recipe))
+    loaded_run = load_run(run)
+    examples = language_modeling.prepare(
+        loaded_run.recipe, loaded_run.tokenizer, language_modeling.load_splits(loaded_run.recipe)
+    )
     total = count = 0.0
-    for index in range(len(prepared.test)):
-        batch = collate([prepared.test[index]])
+    for index in range(len(examples.test)):
+        batch = collate([examples.test[index]])
         with paddle.no_grad():
-            output = loaded.model(**{name: paddle.to_tensor(value) for name, value in batch.items()})
-        predicted = language_modeling.num_loss_terms(batch)
-        total, count = total + float(output.loss) * predicted, count + predicted
-    assert count == prepared.test.tokens
+            output = loaded_run.model(**{name: paddle.to_tensor(value) for name, value in batch.items()})
+        num_terms = language_modeling.num_loss_terms(batch)
+        total, count = total + float(output.loss) * num_terms, count + num_terms
+    assert count == examples.test.tokens
     assert json.loads((run / "metrics.json").read_text())["test"]["loss"] == pytest.approx(total / count, rel=1e-5)
 
 
@@ -112,16 +114,16 @@ def test_each_block_has_a_row_of_predictions_and_each_code_a_line_of_the_page(ru
     results = json.loads((run / "metrics.json").read_text())["test"]
     rows = list(read_predictions(run / "predictions-test.csv"))
     for code in ("Numbers", "Animals"):
-        chosen = [(float(row["loss"]), int(row["tokens"])) for row in rows if row["control_code"] == code]
-        loss = sum(loss * tokens for loss, tokens in chosen) / sum(tokens for _, tokens in chosen)
+        losses_of_code = [(float(row["loss"]), int(row["tokens"])) for row in rows if row["control_code"] == code]
+        loss = sum(loss * tokens for loss, tokens in losses_of_code) / sum(tokens for _, tokens in losses_of_code)
         assert math.exp(loss) == pytest.approx(results[f"perplexity_{code}"], rel=1e-4)
     page = (run / "report.html").read_text()
     assert f"{results['perplexity_Numbers']:.2f}</span>" in page and "Samples</h2>" in page
 
 
 def test_evaluating_again_gives_the_same_numbers(run):
-    found = evaluate(run, Console(file=io.StringIO()), "test")
-    assert found == json.loads((run / "metrics.json").read_text())["test"]
+    metrics = evaluate(run, Console(file=io.StringIO()), "test")
+    assert metrics == json.loads((run / "metrics.json").read_text())["test"]
 
 
 def test_a_sample_for_each_code_is_in_the_run_folder(run):
@@ -134,15 +136,15 @@ def test_generating_streams_the_text_and_repeats_with_the_seed(run):
     out = Console(file=io.StringIO(), width=200)
     text = generate_text(run, out, "Animals", "cat dog", 8, **options, repetition_penalty=1.0)
     assert out.file.getvalue().strip() == f"cat dog {text}" and set(text.split()) & set(ANIMALS)
-    sampled = [
+    samples = [
         generate_text(run, Console(file=io.StringIO()), None, "", 12, **{**options, "temperature": 1.0, "seed": seed})
         for seed in (1, 1, 2)
     ]
-    assert sampled[0] == sampled[1] != sampled[2]
+    assert samples[0] == samples[1] != samples[2]
 
 
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("changed_options", "expected_error"),
     [
         (
             {"control": "NUMBERS"},
@@ -155,13 +157,13 @@ def test_generating_streams_the_text_and_repeats_with_the_seed(run):
         ({"stop": "cat dog zebra"}, "--stop: 'cat dog zebra' is [0-9]+ tokens; it should be one"),
     ],
 )
-def test_options_of_generate_that_do_not_fit_are_one_line(run, changed, expected):
+def test_unsuitable_options_of_generate_are_reported_in_one_line(run, changed_options, expected_error):
     options = {"control": None, "prompt": "", "length": 5, "temperature": None, "top_k": None, "top_p": None}
-    with pytest.raises(UserError, match=expected):
-        generate_text(run, Console(file=io.StringIO()), **{**options, "beams": 1, "stop": None, **changed})
+    with pytest.raises(UserError, match=expected_error):
+        generate_text(run, Console(file=io.StringIO()), **{**options, "beams": 1, "stop": None, **changed_options})
 
 
-def test_a_language_model_is_not_asked_for_labels(run):
+def test_a_language_model_does_not_predict_labels(run):
     with pytest.raises(UserError, match=r"run of text generation, which takes no texts: toolkit generate"):
         predict(run, Console(file=io.StringIO()), texts=["x"])
     with pytest.raises(UserError, match="toolkit generate"):
@@ -183,10 +185,10 @@ np.savez(out, **{name: value.numpy() for name, value in arrays.items()})
 
 
 def test_transformers_loads_the_model_and_gives_its_logits(run, tmp_path):
-    """In float64, to within its rounding: the export is the model.
+    """Compare the exported model in float64, up to rounding.
 
-    The position table is no part of a checkpoint of ``transformers``, which computes it anew. The run was trained with
-    that table, since it came through the gate.
+    A checkpoint of ``transformers`` does not contain the position table, which is computed on loading. The run has the
+    same table, because its gate passed.
     """
     import paddle
 
@@ -194,17 +196,17 @@ def test_transformers_loads_the_model_and_gives_its_logits(run, tmp_path):
 
     text = "Animals cat dog cow hen\nfox owl zebra"
     command = [sys.executable, "-c", EXPORT, str(run / "model"), text, str(tmp_path / "theirs.npz")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in completed.stderr or "No module named 'torch'" in completed.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     theirs = np.load(tmp_path / "theirs.npz")
-    before = paddle.get_default_dtype()
+    default_dtype = paddle.get_default_dtype()
     paddle.set_default_dtype("float64")
     try:
         model = CTRLLMHeadModel.from_pretrained(run / "model")
     finally:
-        paddle.set_default_dtype(before)
+        paddle.set_default_dtype(default_dtype)
     model.eval()
     tokenizer = load_run(run).tokenizer
     ours = tokenizer([text, "Numbers one"], max_length=theirs["ids"].shape[1], padding="max_length")
@@ -219,13 +221,13 @@ def test_transformers_loads_the_model_and_gives_its_logits(run, tmp_path):
 
 
 def problem(recipe_file, *overrides: str) -> str:
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error_info:
         assemble(load_recipe(recipe_file, overrides))
-    return str(raised.value)
+    return str(error_info.value)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
+    ("overrides", "expected_error"),
     [
         (["data.sources=null"], "data.sources: missing; name the text files of each control code"),
         (["data.files={train: numbers.txt}"], "data.files: plain text is named under its control code"),
@@ -256,22 +258,22 @@ def problem(recipe_file, *overrides: str) -> str:
         ),
     ],
 )
-def test_what_is_wrong_with_a_recipe_is_said_at_its_line(recipe_file, overrides, expected):
+def test_a_faulty_language_modeling_recipe_is_refused_at_its_line(recipe_file, overrides, expected_error):
     folder = recipe_file.parent
     (folder / "x.bin").write_bytes(b"\xff\xfe\xff")
     (folder / "empty.txt").write_text(" \n")
     (folder / "few.txt").write_text("too little text\n")
-    assert expected in problem(recipe_file, *overrides)
+    assert expected_error in problem(recipe_file, *overrides)
 
 
-def test_no_text_is_lost_on_the_way_to_the_splits(recipe_file):
+def test_the_splits_contain_the_whole_text(recipe_file):
     splits = language_modeling.load_splits(load_recipe(recipe_file))
-    rows = [row for split in splits.values() for row in split]
+    rows = [row for split_rows in splits.values() for row in split_rows]
     for code, names in (("Numbers", ["numbers"]), ("Animals", ["cats", "dogs"])):
-        whole = "".join((recipe_file.parent / f"{name}.txt").read_text() for name in names)
+        full_text = "".join((recipe_file.parent / f"{name}.txt").read_text() for name in names)
         parts = [row["text"] for row in rows if row["control"] == code]
-        assert sorted(part for part in parts) == sorted(part for part in parts if part in whole)
-        assert sum(map(len, parts)) == len(whole)
+        assert sorted(part for part in parts) == sorted(part for part in parts if part in full_text)
+        assert sum(map(len, parts)) == len(full_text)
     assert list(splits) == ["train", "validation", "test"]
 
 
@@ -285,20 +287,20 @@ def test_rows_with_a_column_of_control_codes_work_too(recipe_file, tmp_path):
         f"data.files={{train: {tmp_path}/rows.jsonl}}",
     ]
     assert "data.control: missing; name the column" in problem(recipe_file, *overrides)
-    few, own = tmp_path / "few.jsonl", "data.validation_fraction=null"
-    few.write_text(json.dumps({"body": "a b c", "kind": "A"}) + "\n")
-    files = [*overrides[:-1], f"data.files={{train: {few}, validation: {few}}}", own, "data.control=kind"]
+    few_rows, own = tmp_path / "few.jsonl", "data.validation_fraction=null"
+    few_rows.write_text(json.dumps({"body": "a b c", "kind": "A"}) + "\n")
+    files = [*overrides[:-1], f"data.files={{train: {few_rows}, validation: {few_rows}}}", own, "data.control=kind"]
     assert "data.test_fraction: A has 1 documents, too few for train, test" in problem(recipe_file, *files)
     assert "data.control: no column code in the train split" in problem(recipe_file, *overrides, "data.control=code")
-    spaced = tmp_path / "spaced.jsonl"
-    spaced.write_text("".join(json.dumps({"body": "x " * 30, "kind": "two words"}) + "\n" for _ in range(4)))
-    control = [*overrides[:-1], f"data.files={{train: {spaced}}}", "data.control=kind"]
+    rows_with_spaces = tmp_path / "spaced.jsonl"
+    rows_with_spaces.write_text("".join(json.dumps({"body": "x " * 30, "kind": "two words"}) + "\n" for _ in range(4)))
+    control = [*overrides[:-1], f"data.files={{train: {rows_with_spaces}}}", "data.control=kind"]
     assert "data.control: 'two words' cannot be a control code" in problem(recipe_file, *control)
     splits = language_modeling.load_splits(load_recipe(recipe_file, [*overrides, "data.control=kind"]))
     assert set(splits["train"].column_names) == {"text", "control"} and set(splits["test"]["control"]) == {"A", "B"}
 
 
-def test_the_gate_is_asked_about_blocks_and_the_tokenizer(recipe_file, tmp_path):
+def test_the_gate_checks_blocks_and_the_tokenizer(recipe_file, tmp_path):
     from toolkit.finetune.gate import gate_request
 
     recipe = load_recipe(recipe_file)
@@ -311,31 +313,32 @@ def test_the_gate_is_asked_about_blocks_and_the_tokenizer(recipe_file, tmp_path)
     assert request.tokenizer.kind == "ctrl" and (tmp_path / "merges.txt").is_file()
 
 
-def test_a_recipe_that_ships_checks_out(monkeypatch, tmp_path):
+def test_a_published_recipe_is_valid(monkeypatch, tmp_path):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     recipe = load_recipe("recipes/ctrl_lm.yaml")
     assert check_data(recipe) == []
     splits = language_modeling.load_splits(recipe)
-    for split in ("validation", "test"):
-        held_out, trained = (
+    for split_name in ("validation", "test"):
+        held_out, trained_paragraphs = (
             {" ".join(paragraph.split()) for text in splits[name]["text"] for paragraph in text.split("\n\n")}
-            for name in (split, "train")
+            for name in (split_name, "train")
         )
-        assert not {paragraph for paragraph in held_out & trained if len(paragraph) >= 60}
+        assert not {paragraph for paragraph in held_out & trained_paragraphs if len(paragraph) >= 60}
         assert len(held_out) > 100
 
 
 @pytest.mark.parametrize(
-    ("override", "expected"), [("train.sharding=stage1", "train.sharding: needs several GPUs; on this CPU set null")]
+    ("override", "expected_error"),
+    [("train.sharding=stage1", "train.sharding: needs several GPUs; on this CPU set null")],
 )
-def test_what_a_cpu_cannot_do_is_refused_before_anything_is_read(recipe_file, tmp_path, override, expected):
+def test_options_for_gpus_are_refused_on_a_cpu_before_reading_data(recipe_file, tmp_path, override, expected_error):
     recipe = load_recipe(recipe_file, [override, f"train.output_dir={tmp_path / 'run'}", "runtime.device=cpu"])
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(UserError, match=expected_error):
         finetune(recipe, "a test", Console(file=io.StringIO()))
     assert not (tmp_path / "run").exists()
 
 
-def test_sharding_asks_for_a_process_for_each_gpu(recipe_file):
+def test_sharding_requires_a_process_for_each_gpu(recipe_file):
     from toolkit.finetune.checks import check_device
 
     recipe = load_recipe(recipe_file, ["train.sharding=stage2"])
@@ -345,7 +348,7 @@ def test_sharding_asks_for_a_process_for_each_gpu(recipe_file):
 
 
 def test_recomputing_activations_changes_no_weight(recipe_file, tmp_path):
-    """Dropout draws the same a second time."""
+    """Check that recomputation draws the same dropout a second time."""
     from safetensors.numpy import load_file
 
     weights = []
@@ -397,13 +400,13 @@ def reformer_file(recipe_file):
 
 @pytest.fixture(scope="module")
 def reformer_run(reformer_file, tmp_path_factory):
-    """A finished run of a Reformer, without the gate: tests/parity/test_parity.py has those of its language model."""
+    """Return a finished run of a Reformer without a gate; tests/parity/test_parity.py tests the gates of its model."""
     folder = tmp_path_factory.mktemp("runs") / "reformer"
     recipe = load_recipe(reformer_file, [f"train.output_dir={folder}"])
     return finetune(recipe, "a test", Console(file=io.StringIO(), width=120))
 
 
-def test_a_reformer_learns_and_says_how_well_for_each_group(reformer_run):
+def test_a_reformer_learns_and_reports_metrics_of_each_group(reformer_run):
     results = json.loads((reformer_run / "metrics.json").read_text())
     assert list(results["test"]) == ["loss", "perplexity", "perplexity_Numbers", "perplexity_Animals"]
     assert results["test"]["perplexity"] < results["baselines"]["token frequencies"]["test"]["perplexity"] / 2
@@ -413,23 +416,23 @@ def test_a_reformer_learns_and_says_how_well_for_each_group(reformer_run):
     assert "the prompt is a text to go on from" in (reformer_run / "README.md").read_text()
 
 
-def test_a_reformer_goes_on_from_a_prompt_alone(reformer_run):
+def test_a_reformer_continues_a_prompt_without_control_code(reformer_run):
     options = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None}
     out = Console(file=io.StringIO(), width=200)
     text = generate_text(reformer_run, out, None, "one two th", 20, **options)
     assert out.file.getvalue() == f"one two th{text}\n" and len(text) == 20
-    sampled = generate_text(reformer_run, Console(file=io.StringIO()), None, "one ", 20, **{**options, "top_k": 5})
-    assert len(sampled) == 20 and sampled != text
-    for control, prompt, length, expected in (
+    sample = generate_text(reformer_run, Console(file=io.StringIO()), None, "one ", 20, **{**options, "top_k": 5})
+    assert len(sample) == 20 and sample != text
+    for control, prompt, length, expected_error in (
         ("Numbers", "one", 5, "--control: .* is a run of a Reformer, which knows no control codes; remove it"),
         (None, "", 5, "--prompt: missing; without control codes the model needs a text to go on from"),
         (None, "one", 62, "--length: a prompt of 3 tokens and 62 new ones are 65, but the model has 64 positions"),
     ):
-        with pytest.raises(UserError, match=expected):
+        with pytest.raises(UserError, match=expected_error):
             generate_text(reformer_run, Console(file=io.StringIO()), control, prompt, length, **options)
 
 
-def test_a_character_of_several_bytes_is_shown_when_it_is_whole(reformer_run, monkeypatch):
+def test_a_character_of_several_bytes_is_printed_when_complete(reformer_run, monkeypatch):
     from toolkit.commands import generate as module
 
     monkeypatch.setattr(module, "generate", lambda *_: iter(module_tokens))
@@ -449,13 +452,13 @@ REFORMER_EXPORT = EXPORT.replace("arrays = {", f'{SAY}\narrays = {{"said": said,
 
 
 @pytest.mark.slow
-def test_transformers_loads_the_reformer_and_goes_on_alike(reformer_run, tmp_path):
+def test_transformers_loads_the_reformer_and_generates_the_same(reformer_run, tmp_path):
     text = "cat dog cow hen fox é"
     command = [sys.executable, "-c", REFORMER_EXPORT, str(reformer_run / "model"), text, str(tmp_path / "theirs.npz")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in completed.stderr or "No module named 'torch'" in completed.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     theirs = np.load(tmp_path / "theirs.npz")
     run = load_run(reformer_run)
     assert theirs["ids"][0].tolist() == (ids := run.tokenizer.encode(text))
@@ -465,7 +468,7 @@ def test_transformers_loads_the_reformer_and_goes_on_alike(reformer_run, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
+    ("overrides", "expected_error"),
     [
         (["data.sources=null"], "data.files: missing; name the text files: {train: novel.txt}, or several in sources"),
         (["data.files={train: numbers.txt}"], "data.files: sources names the text files already; remove one"),
@@ -484,12 +487,12 @@ def test_transformers_loads_the_reformer_and_goes_on_alike(reformer_run, tmp_pat
         (["model.config.local_num_chunks_after=1"], "local_num_chunks_after: a causal model"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_reformer_s_recipe_is_said_at_its_line(reformer_file, overrides, expected):
+def test_a_faulty_recipe_of_a_reformer_is_refused_at_its_line(reformer_file, overrides, expected_error):
     folder = reformer_file.parent
     (folder / "x.bin").write_bytes(b"\xff\xfe\xff")
     (folder / "few.txt").write_text("too little text\n")
     (folder / "one.txt").write_text("x")
-    assert expected in problem(reformer_file, *overrides)
+    assert expected_error in problem(reformer_file, *overrides)
 
 
 def test_texts_come_from_a_file_for_each_split_or_a_column_without_groups(reformer_file, tmp_path):
@@ -505,7 +508,7 @@ def test_texts_come_from_a_file_for_each_split_or_a_column_without_groups(reform
     assert set(splits["train"]["control"]) == {""} and len(splits["train"]) == 14
 
 
-def test_the_gate_is_asked_about_padded_blocks_of_a_reformer(reformer_file, tmp_path):
+def test_the_gate_checks_padded_blocks_of_a_reformer(reformer_file, tmp_path):
     from toolkit.finetune.gate import gate_request
 
     recipe = load_recipe(reformer_file)
@@ -514,7 +517,7 @@ def test_the_gate_is_asked_about_padded_blocks_of_a_reformer(reformer_file, tmp_
     assert request.batch["input_ids"].shape == (2, 64) and request.batch["attention_mask"].sum(1).tolist() == [60, 60]
 
 
-def test_a_reformer_with_more_scores_than_there_are_bytes_says_bytes(reformer_file, tmp_path):
+def test_a_reformer_with_more_scores_than_bytes_generates_bytes(reformer_file, tmp_path):
     changes = ["model.config.vocab_size=4000", "train.max_steps=1", f"train.output_dir={tmp_path / 'run'}"]
     run = finetune(load_recipe(reformer_file, changes), "a test", Console(file=io.StringIO()))
     options = {"temperature": 99.0, "top_k": None, "top_p": None, "beams": 1, "stop": None}

@@ -1,4 +1,4 @@
-"""Pretraining on masked tokens, from the recipe to a classifier that starts from its model."""
+"""Test pretraining on masked tokens, from the recipe to a classifier that starts from its model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RECIPE = {
 
 @pytest.fixture(scope="module")
 def recipe_file(tmp_path_factory):
-    """Texts whose words are all good or all bad, and a recipe that pretrains on them."""
+    """Write texts whose words are all good or all bad, and a recipe that pretrains on them."""
     folder, draws = tmp_path_factory.mktemp("mlm"), random.Random(0)
     with (folder / "texts.csv").open("w", newline="") as file:
         rows = csv.writer(file)
@@ -65,12 +65,12 @@ def recipe_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(recipe_file, tmp_path_factory):
-    """A finished run, behind the gate, and what it said."""
-    folder, said = tmp_path_factory.mktemp("runs") / "mlm", io.StringIO()
+    """Return the folder of a finished run with its gate, and its printed output."""
+    folder, output = tmp_path_factory.mktemp("runs") / "mlm", io.StringIO()
     recipe = load_recipe(recipe_file, [f"train.output_dir={folder}"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return finetune(recipe, None, Console(file=said, width=200)), said.getvalue()
+        return finetune(recipe, None, Console(file=output, width=200)), output.getvalue()
 
 
 def masking(fraction: float = 0.15, begins_word: np.ndarray | None = None) -> Masking:
@@ -79,13 +79,17 @@ def masking(fraction: float = 0.15, begins_word: np.ndarray | None = None) -> Ma
 
 def test_tokens_are_chosen_and_masked_as_in_bert():
     ids = np.arange(100_000) % 900 + 50
-    given, labels = masking().mask(ids, np.random.RandomState(0))
-    chosen = labels != -100
-    assert chosen.sum() == 15_000 and (labels[chosen] == ids[chosen]).all() and (given[~chosen] == ids[~chosen]).all()
-    became_mask, stayed = given[chosen] == 1, given[chosen] == ids[chosen]
-    assert became_mask.mean() == pytest.approx(0.8, abs=0.01) and stayed.mean() == pytest.approx(0.1, abs=0.01)
-    drawn = given[chosen][~became_mask & ~stayed]
-    assert drawn.min() < 10 and drawn.max() > 990 and len(set(drawn)) > 700
+    masked_ids, labels = masking().mask(ids, np.random.RandomState(0))
+    is_chosen = labels != -100
+    assert (
+        is_chosen.sum() == 15_000
+        and (labels[is_chosen] == ids[is_chosen]).all()
+        and (masked_ids[~is_chosen] == ids[~is_chosen]).all()
+    )
+    became_mask, is_unchanged = masked_ids[is_chosen] == 1, masked_ids[is_chosen] == ids[is_chosen]
+    assert became_mask.mean() == pytest.approx(0.8, abs=0.01) and is_unchanged.mean() == pytest.approx(0.1, abs=0.01)
+    random_tokens = masked_ids[is_chosen][~became_mask & ~is_unchanged]
+    assert random_tokens.min() < 10 and random_tokens.max() > 990 and len(set(random_tokens)) > 700
 
 
 def test_whole_words_are_chosen():
@@ -94,22 +98,22 @@ def test_whole_words_are_chosen():
     ids = np.random.default_rng(0).integers(2, 1000, 400)
     word = np.cumsum(begins[ids])
     _, labels = masking(begins_word=begins).mask(ids, np.random.RandomState(0))
-    chosen = labels != -100
-    assert 55 <= chosen.sum() <= 60
-    assert all(len(set(chosen[word == one])) == 1 for one in set(word))
+    is_chosen = labels != -100
+    assert 55 <= is_chosen.sum() <= 60
+    assert all(len(set(is_chosen[word == word_number])) == 1 for word_number in set(word))
     one_word = masking(begins_word=np.zeros(1000, bool)).mask(ids, np.random.RandomState(0))[1]
     assert (one_word != -100).all()
 
 
-@pytest.mark.parametrize(("fraction", "chosen"), [(0.04, 7), (0.1, 14), (0.12, 14), (0.15, 21), (0.19, 21)])
-def test_no_word_is_chosen_that_does_not_fit_but_the_first(fraction, chosen):
-    """Of 140 tokens in words of seven."""
+@pytest.mark.parametrize(("fraction", "num_chosen"), [(0.04, 7), (0.1, 14), (0.12, 14), (0.15, 21), (0.19, 21)])
+def test_only_the_first_chosen_word_may_exceed_the_fraction(fraction, num_chosen):
+    """Test 140 tokens in words of seven tokens."""
     begins, ids = np.arange(1000) == 500, np.tile([500, 2, 3, 4, 5, 6, 7], 20)
     _, labels = masking(fraction, begins).mask(ids, np.random.RandomState(0))
-    assert (labels != -100).sum() == chosen
+    assert (labels != -100).sum() == num_chosen
 
 
-def test_a_block_has_new_masks_in_each_epoch_and_the_same_ones_again():
+def test_a_block_has_new_but_repeatable_masks_in_each_epoch():
     documents = [list(range(2, 72)), [5, 6, 7], []]
     blocks = MaskedBlocks(documents, 32, 40, 0, masking(), (42, 4, 0))
     assert blocks.lengths.tolist() == [32, 32, 6, 3] and blocks.stream().tolist() == [*documents[0], *documents[1]]
@@ -120,8 +124,8 @@ def test_a_block_has_new_masks_in_each_epoch_and_the_same_ones_again():
     assert any((blocks[0][key] != first[0][key]).any() for key in first[0])
     blocks.set_epoch(0)
     np.testing.assert_equal(blocks[2], first[2])
-    other = MaskedBlocks(documents, 32, 40, 0, masking(), (43, 4, 0))
-    assert (other[0]["labels"] != first[0]["labels"]).any()
+    other_epoch = MaskedBlocks(documents, 32, 40, 0, masking(), (43, 4, 0))
+    assert (other_epoch[0]["labels"] != first[0]["labels"]).any()
 
 
 def test_no_text_has_the_mask_token_and_words_begin_with_their_blank(tmp_path):
@@ -133,37 +137,39 @@ def test_no_text_has_the_mask_token_and_words_begin_with_their_blank(tmp_path):
         assert begins.sum() == 3 and len(tokenizer.begins_word()) == tokenizer.vocab_size
 
 
-def test_the_run_is_judged_with_its_own_masks_and_learns(run):
-    folder, said = run
-    assert "PARITY" in said and "tensors of the port agree" in said
-    assert f'toolkit finetune LABELLED.yaml "model={{weights: {folder}/model}}"' in said.replace("\n", "")
+def test_the_run_passes_its_gate_with_its_masks_and_learns(run):
+    folder, output = run
+    assert "PARITY" in output and "tensors of the port agree" in output
+    assert f'toolkit finetune LABELLED.yaml "model={{weights: {folder}/model}}"' in output.replace("\n", "")
     results = json.loads((folder / "metrics.json").read_text())
-    found, frequencies = results["test"], results["baselines"]["token frequencies"]["test"]
-    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
-    assert found["perplexity"] < frequencies["perplexity"] and 0 < frequencies["accuracy"] < 1
+    test_metrics, frequencies = results["test"], results["baselines"]["token frequencies"]["test"]
+    assert test_metrics["perplexity"] == pytest.approx(math.exp(test_metrics["loss"]))
+    assert test_metrics["perplexity"] < frequencies["perplexity"] and 0 < frequencies["accuracy"] < 1
     assert results["best"]["metric"] == "perplexity"
     assert "give the id 1" in (folder / "README.md").read_text()
-    measured = evaluate(folder, Console(file=io.StringIO()))
-    assert measured == pytest.approx(found)
+    evaluated_metrics = evaluate(folder, Console(file=io.StringIO()))
+    assert evaluated_metrics == pytest.approx(test_metrics)
     with pytest.raises(UserError, match="is a run of masked language modelling: toolkit finetune"):
         predict(folder, Console(file=io.StringIO()))
 
 
-def test_the_metrics_are_over_the_masked_tokens(run):
+def test_the_metrics_cover_the_masked_tokens(run):
     import paddle
 
     folder, _ = run
-    loaded = load_run(folder)
-    test = masked.prepare(loaded.recipe, loaded.tokenizer, masked.load_splits(loaded.recipe), loaded.length).test
+    loaded_run = load_run(folder)
+    test = masked.prepare(
+        loaded_run.recipe, loaded_run.tokenizer, masked.load_splits(loaded_run.recipe), loaded_run.length
+    ).test
     batch = collate([test[index] for index in range(len(test))])
     with paddle.no_grad():
-        logits = loaded.model(**{name: paddle.to_tensor(value) for name, value in batch.items()}).logits.numpy()
-    chosen = batch["labels"] != -100
-    scores, labels = logits[chosen].astype(np.float64), batch["labels"][chosen]
+        logits = loaded_run.model(**{name: paddle.to_tensor(value) for name, value in batch.items()}).logits.numpy()
+    is_masked = batch["labels"] != -100
+    scores, labels = logits[is_masked].astype(np.float64), batch["labels"][is_masked]
     losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(labels)), labels]
-    found = json.loads((folder / "metrics.json").read_text())["test"]
-    assert found["loss"] == pytest.approx(losses.mean(), rel=0.02)  # LSH draws by batch
-    assert found["accuracy"] == pytest.approx((scores.argmax(1) == labels).mean(), abs=0.05)
+    test_metrics = json.loads((folder / "metrics.json").read_text())["test"]
+    assert test_metrics["loss"] == pytest.approx(losses.mean(), rel=0.02)  # LSH draws by batch
+    assert test_metrics["accuracy"] == pytest.approx((scores.argmax(1) == labels).mean(), abs=0.05)
     rows = list(read_predictions(folder / "predictions-test.csv"))
     assert sum(int(row["masked_tokens"]) for row in rows) == len(labels) and len(rows) == len(test)
     assert "text" in rows[0] and set(rows[0]["text"].split()) <= {word for words in WORDS.values() for word in words}
@@ -173,24 +179,26 @@ def test_training_scores_only_the_masked_positions_with_the_same_gradients(run):
     import paddle
 
     folder, _ = run
-    loaded = load_run(folder)
-    train = masked.prepare(loaded.recipe, loaded.tokenizer, masked.load_splits(loaded.recipe), loaded.length).train
+    loaded_run = load_run(folder)
+    train = masked.prepare(
+        loaded_run.recipe, loaded_run.tokenizer, masked.load_splits(loaded_run.recipe), loaded_run.length
+    ).train
     batch = {name: paddle.to_tensor(value) for name, value in collate([train[0], train[1]]).items()}
     gradients = []
-    loaded.model.train()
+    loaded_run.model.train()
     for leaves_out in (True, False):
-        loaded.model.leaves_out_unread = leaves_out
+        loaded_run.model.leaves_out_unread = leaves_out
         runtime.seed_everything(0)
-        output = loaded.model(**batch)
+        output = loaded_run.model(**batch)
         assert (output.logits is None) == leaves_out
         output.loss.backward()
-        gradients.append({name: p.grad.numpy() for name, p in loaded.model.named_parameters()})
-        loaded.model.clear_gradients()
-    for name, whole in gradients[1].items():
-        np.testing.assert_allclose(gradients[0][name], whole, rtol=1e-4, atol=1e-6, err_msg=name)
-    loaded.model.leaves_out_unread = True
+        gradients.append({name: p.grad.numpy() for name, p in loaded_run.model.named_parameters()})
+        loaded_run.model.clear_gradients()
+    for name, full_gradient in gradients[1].items():
+        np.testing.assert_allclose(gradients[0][name], full_gradient, rtol=1e-4, atol=1e-6, err_msg=name)
+    loaded_run.model.leaves_out_unread = True
     none = {**batch, "labels": paddle.full_like(batch["labels"], -100)}
-    assert math.isnan(float(loaded.model(**none).loss))
+    assert math.isnan(float(loaded_run.model(**none).loss))
 
 
 @pytest.mark.parametrize("task", ["classification", "question_answering"])
@@ -217,22 +225,24 @@ def test_a_task_with_labels_starts_from_the_body_with_a_new_head(run, recipe_fil
     body = load_file(folder / "model" / "model.safetensors")
     head = {"classification": "classifier.", "question_answering": "qa_outputs."}[task]
     assert job.new_weights and all(name.startswith(head) for name in job.new_weights)
-    kept = job.weights.keys() - job.new_weights
-    assert kept == {name for name in body if not name.startswith("lm_head.")}
-    assert all((job.weights[name] == body[name]).all() for name in kept)
+    reused_names = job.weights.keys() - job.new_weights
+    assert reused_names == {name for name in body if not name.startswith("lm_head.")}
+    assert all((job.weights[name] == body[name]).all() for name in reused_names)
     if task == "question_answering":
         return
-    said, advised = io.StringIO(), shlex.split(masked.DESCRIPTION.next_command.format(run=folder))[3:]
+    output, suggested_overrides = io.StringIO(), shlex.split(masked.DESCRIPTION.next_command.format(run=folder))[3:]
     (tmp_path / "labelled.yaml").write_text(yaml.safe_dump({**recipe, "model": RECIPE["model"]}))
-    started = load_recipe(tmp_path / "labelled.yaml", [f"train.output_dir={tmp_path / 'run'}", *advised])
-    made = finetune(started, "a test", Console(file=said, width=200))
-    assert "(new: classifier.dense.weight" in said.getvalue()
-    best = max(row["accuracy"] for row in read_metrics(made / "metrics.jsonl") if row["split"] == "validation")
+    training_recipe = load_recipe(
+        tmp_path / "labelled.yaml", [f"train.output_dir={tmp_path / 'run'}", *suggested_overrides]
+    )
+    run_dir = finetune(training_recipe, "a test", Console(file=output, width=200))
+    assert "(new: classifier.dense.weight" in output.getvalue()
+    best = max(row["accuracy"] for row in read_metrics(run_dir / "metrics.jsonl") if row["split"] == "validation")
     assert best > 0.9
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected_error"),
     [
         (
             ["model.config.is_decoder=true", "model.config.local_num_chunks_after=0"],
@@ -245,12 +255,12 @@ def test_a_task_with_labels_starts_from_the_body_with_a_new_head(run, recipe_fil
         (["model={name: ctrl}", "tokenizer={vocab_size: 50}"], "model.name: ctrl cannot do masked_language_modeling"),
     ],
 )
-def test_a_wrong_recipe_is_refused_at_its_line(recipe_file, overrides, said):
-    with pytest.raises(UserError, match=r"mlm.yaml|command line") as refused:
+def test_a_faulty_pretraining_recipe_is_refused_at_its_line(recipe_file, overrides, expected_error):
+    with pytest.raises(UserError, match=r"mlm.yaml|command line") as error_info:
         recipe = load_recipe(recipe_file, overrides)
         check_model(recipe)
         check_data(recipe)
-    assert said in str(refused.value)
+    assert expected_error in str(error_info.value)
 
 
 def test_a_tokenizer_without_a_spare_piece_is_refused(recipe_file, tmp_path):
@@ -261,9 +271,9 @@ def test_a_tokenizer_without_a_spare_piece_is_refused(recipe_file, tmp_path):
     )
     (tmp_path / "spiece.model").write_bytes(model.getvalue())
     assert ReformerTokenizer(model.getvalue()).mask_token_id is None
-    given = load_recipe(recipe_file, [f"tokenizer={{kind: sentencepiece, path: {tmp_path}/spiece.model}}"])
+    recipe = load_recipe(recipe_file, [f"tokenizer={{kind: sentencepiece, path: {tmp_path}/spiece.model}}"])
     with pytest.raises(UserError, match=r"tokenizer.path: has no piece that no text has, such as <s>"):
-        assemble(given)
+        assemble(recipe)
 
 
 FAULTS = {
@@ -283,9 +293,9 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_head_stops_the_run_and_is_named(recipe_file, tmp_path, fault):
-    """Also one that is in training alone, where only masked positions are scored."""
-    before, after, said = FAULTS[fault]
-    source = copied_source(tmp_path, "models/reformer/modeling.py", (before, after))
-    done = toolkit_in(source, "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}")
-    assert done.returncode == 1, done.stderr
-    assert said in done.stdout and "no training" in done.stderr
+    """Test faults of the head, also one only in training, where only masked positions are scored."""
+    original_code, faulty_code, expected_text = FAULTS[fault]
+    source = copied_source(tmp_path, "models/reformer/modeling.py", (original_code, faulty_code))
+    completed = toolkit_in(source, "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}")
+    assert completed.returncode == 1, completed.stderr
+    assert expected_text in completed.stdout and "no training" in completed.stderr
