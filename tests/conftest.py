@@ -1,4 +1,4 @@
-"""What all tests share: Paddle set up as in a run, markers that skip and say why, and the checks' small models."""
+"""Shared setup of all tests: Paddle configured as in a run, markers that skip with a reason, and small models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from models.operations.kernels import can_compile
 from toolkit.machine import runtime
 from toolkit.terminal.quiet import silence_startup
 
-#: The files of tests that take minutes, run first: at the end one process would be alone with the last of them.
+#: Test files that take minutes. They run first, so that no single process runs one of them at the end.
 LONGEST = (
     "test_readme_commands.py",
     "test_parity.py",
@@ -36,7 +36,7 @@ LONGEST = (
     "test_model_zoo_language_models.py",
     "test_model_zoo_vision.py",
 )
-#: Variables that pytest and fixtures of several tests set.
+#: Variables that pytest and the fixtures of several tests set.
 OWN_VARIABLES = ("PYTEST_", "TOOLKIT_CACHE")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -45,12 +45,12 @@ pytest_plugins = ["pytester"]
 
 
 SERVER = pytest.StashKey[tuple[subprocess.Popen, Path]]()
-#: Whether Python was told to write no bytecode; pytest does while it collects the tests.
+#: Whether Python wrote no bytecode before the collection; pytest disables it while it collects the tests.
 DONT_WRITE_BYTECODE = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # the processes of pytest-xdist share the fork server of the first one
+    if not hasattr(config, "workerinput"):  # the processes of pytest-xdist share the first fork server
         folder = Path(tempfile.mkdtemp(prefix="fork-server-"))
         config.stash[SERVER] = fork_server.start_server(folder), folder
     config.stash[DONT_WRITE_BYTECODE] = sys.dont_write_bytecode
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     subprocess.Popen = fork_server.ForkingPopen  # type: ignore[misc]
     silence_startup()
     runtime.configure_paddle("cpu")
-    # Begun with & by a script, the suite ignores Ctrl-C, and by nohup SIGHUP: so would what its tests start.
+    # In a background job the suite ignores Ctrl-C, and under nohup SIGHUP; child processes would inherit this.
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
@@ -73,27 +73,29 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Start every program of a test that is marked ``new_interpreter`` by itself, and none from the fork server.
+    """Start the programs of a test with the marker ``new_interpreter`` without the fork server.
 
-    Variables that a library sets during a test are not for the programs of the next: the fork server has a process for
-    each environment.
+    Variables that a library sets during a test are removed afterwards, because the fork server has a process for each
+    environment.
     """
-    before = dict(os.environ)
+    initial_environment = dict(os.environ)
     if item.get_closest_marker("new_interpreter"):
         del os.environ[fork_server.ADDRESS]
     try:
         return (yield)
     finally:
-        for name in {*os.environ, *before} - {name for name in os.environ if name.startswith(OWN_VARIABLES)}:
-            if name in before:
-                os.environ[name] = before[name]
+        for name in {*os.environ, *initial_environment} - {
+            name for name in os.environ if name.startswith(OWN_VARIABLES)
+        }:
+            if name in initial_environment:
+                os.environ[name] = initial_environment[name]
             else:
                 del os.environ[name]
 
 
 @pytest.fixture(scope="session")
 def cache_dirs(tmp_path_factory) -> Iterator[Path]:
-    """Paths of the tests' caches, in one folder.
+    """Return paths of the tests' caches, in one folder.
 
     Each ``mktemp("cache")`` would read the names of all earlier folders to find a free number.
     """
@@ -103,14 +105,14 @@ def cache_dirs(tmp_path_factory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def own_cache(cache_dirs, monkeypatch) -> None:
-    """Tokens and verdicts of a test are not those of another test or of a run."""
+    """Give each test its own cache, so it shares no tokens and verdicts with other tests or runs."""
     cache_dir = next(cache_dirs)
     cache_dir.mkdir(mode=0o700)
     monkeypatch.setenv("TOOLKIT_CACHE", str(cache_dir))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What has been imported stays: the collector need not walk over it in each test."""
+    """Freeze the imported objects, so that the garbage collector does not traverse them in each test."""
     sys.dont_write_bytecode = session.config.stash[DONT_WRITE_BYTECODE]
     gc.collect()
     gc.freeze()
@@ -138,7 +140,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ids="-".join,
 )
 def kernels(request, monkeypatch) -> Iterator[str]:
-    """The test runs on every device that there is, and on the CPU with both kinds of kernels; gives the kind."""
+    """Run a test on every available device, and on the CPU with all kinds of kernels; yield the kind."""
     import paddle
 
     device, kind = request.param
@@ -153,27 +155,27 @@ def kernels(request, monkeypatch) -> Iterator[str]:
 
 @pytest.fixture
 def shared_data() -> Path:
-    """The folder of real data; a test that uses it carries the marker ``shared_data``."""
+    """Return the folder of real data; tests with this fixture need the marker ``shared_data``."""
     return SHARED_DATA
 
 
 @pytest.fixture
 def command_line(capsys) -> Callable[..., tuple[int, str, str]]:
-    """Run `toolkit ARGUMENTS` in this process; gives exit status, stdout, stderr."""
+    """Return a function that runs `toolkit ARGUMENTS` in this process and returns exit status, stdout and stderr."""
     from toolkit import cli
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main([str(argument) for argument in arguments])
         output = capsys.readouterr()
-        return left.value.code, output.out, output.err
+        return exit_info.value.code, output.out, output.err
 
     return run
 
 
 @pytest.fixture
 def tiny_config() -> dict:
-    """A Reformer of every part, small: local and LSH layers, two hash rounds, dropout everywhere, 128 positions."""
+    """Return a small Reformer configuration: local and LSH layers, two hash rounds, dropout and 128 positions."""
     from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 
     return {**REFORMER_TRIAL, "attn_layers": ["local", "lsh"], "hidden_act": "relu"}
@@ -181,7 +183,7 @@ def tiny_config() -> dict:
 
 @pytest.fixture
 def tiny_batch() -> dict[str, np.ndarray]:
-    """Two examples of 128 tokens, the second with padding."""
+    """Return two examples of 128 tokens, the second with padding."""
     draw = np.random.default_rng(0)
     mask = (np.arange(128) < np.array([[128], [90]])).astype(np.int64)
     return {"input_ids": draw.integers(0, 64, (2, 128)), "attention_mask": mask, "labels": np.array([0, 2])}

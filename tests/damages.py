@@ -1,4 +1,4 @@
-"""Ways in which a file can be bad: a table of damages, each of which is done to every kind of file that is read."""
+"""Damages of files, for tests that apply each damage to every kind of input file."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-#: A damage of bytes: (bytes, random numbers) -> bytes.
+#: A damage of the content: (bytes, random numbers) -> bytes.
 Change = Callable[[bytes, random.Random], bytes]
-#: A damage of a path: what stands there afterwards is no file that can be read.
+#: A damage of a path, which replaces the file by something that cannot be read.
 Replace = Callable[[Path], None]
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1\nsize 12345\n"
 HTML = b"<!DOCTYPE html>\n<html><head><title>404</title></head><body>Not Found</body></html>\n"
 
 
-def _flipped(bits: int) -> Change:
+def _flip_bits(bits: int) -> Change:
     def change(content: bytes, draw: random.Random) -> bytes:
-        flipped = bytearray(content)
+        damaged_content = bytearray(content)
         for _ in range(bits):
-            flipped[draw.randrange(len(flipped))] ^= 1 << draw.randrange(8)
-        return bytes(flipped)
+            damaged_content[draw.randrange(len(damaged_content))] ^= 1 << draw.randrange(8)
+        return bytes(damaged_content)
 
     return change
 
@@ -31,16 +31,16 @@ def _as_text(encoding: str) -> Change:
     return lambda content, draw: content.decode("latin-1").encode(encoding)
 
 
-def _inserted(what: bytes) -> Change:
+def _insert_bytes(inserted_bytes: bytes) -> Change:
     def change(content: bytes, draw: random.Random) -> bytes:
         place = draw.randrange(len(content))
-        return content[:place] + what + content[place:]
+        return content[:place] + inserted_bytes + content[place:]
 
     return change
 
 
-#: After these a file of any kind is none any more.
-RUINED: dict[str, Change] = {
+#: Damages after which no file is valid, whatever its kind.
+ALWAYS_INVALID: dict[str, Change] = {
     "empty": lambda content, draw: b"",
     "only zeros": lambda content, draw: bytes(len(content)),
     "a pointer of git-LFS": lambda content, draw: LFS,
@@ -50,8 +50,8 @@ RUINED: dict[str, Change] = {
     "UTF-32": _as_text("utf-32"),
 }
 
-#: After these it may still be one, of the same content or of another.
-HURT: dict[str, Change] = {
+#: Damages after which a file may still be valid, with the same or another content.
+POSSIBLY_VALID: dict[str, Change] = {
     "a web page": lambda content, draw: HTML,
     "compressed": lambda content, draw: gzip.compress(content),
     "null": lambda content, draw: b"null",
@@ -72,23 +72,23 @@ HURT: dict[str, Change] = {
     "doubled": lambda content, draw: content + content,
     "a byte order mark": lambda content, draw: b"\xef\xbb\xbf" + content,
     "carriage returns": lambda content, draw: content.replace(b"\n", b"\r"),
-    "a zero inside": _inserted(b"\0"),
-    "a byte of Latin-1 inside": _inserted(b"\xe9"),
-    "a quotation mark inside": _inserted(b'"'),
-    "a comma inside": _inserted(b","),
-    "a brace inside": _inserted(b"}"),
-    "a lone surrogate inside": _inserted(b"\\ud800"),
+    "a zero inside": _insert_bytes(b"\0"),
+    "a byte of Latin-1 inside": _insert_bytes(b"\xe9"),
+    "a quotation mark inside": _insert_bytes(b'"'),
+    "a comma inside": _insert_bytes(b","),
+    "a brace inside": _insert_bytes(b"}"),
+    "a lone surrogate inside": _insert_bytes(b"\\ud800"),
     "more behind it": lambda content, draw: content + draw.randbytes(100),
-    "one bit": _flipped(1),
-    "eight bits": _flipped(8),
-    "a hundred bits": _flipped(100),
+    "one bit": _flip_bits(1),
+    "eight bits": _flip_bits(8),
+    "a hundred bits": _flip_bits(100),
     "shuffled blocks": lambda content, draw: b"".join(
         draw.sample(blocks := [content[at : at + 16] for at in range(0, len(content), 16)], len(blocks))
     ),
 }
 
 
-def _replaced(make: Callable[[Path], None]) -> Replace:
+def _replace_by(make: Callable[[Path], None]) -> Replace:
     def replace(path: Path) -> None:
         path.unlink()
         make(path)
@@ -96,25 +96,25 @@ def _replaced(make: Callable[[Path], None]) -> Replace:
     return replace
 
 
-#: In the place of a file stands something else.
-REPLACED: dict[str, Replace] = {
-    "a folder": _replaced(lambda path: path.mkdir()),
-    "a pipe": _replaced(os.mkfifo),
-    "a link to itself": _replaced(lambda path: path.symlink_to(path.name)),
-    "a link to nothing": _replaced(lambda path: path.symlink_to("gone")),
-    "a device": _replaced(lambda path: path.symlink_to("/dev/zero")),
-    "nothing": _replaced(lambda path: None),
+#: Damages that replace the file.
+REPLACEMENTS: dict[str, Replace] = {
+    "a folder": _replace_by(lambda path: path.mkdir()),
+    "a pipe": _replace_by(os.mkfifo),
+    "a link to itself": _replace_by(lambda path: path.symlink_to(path.name)),
+    "a link to nothing": _replace_by(lambda path: path.symlink_to("gone")),
+    "a device": _replace_by(lambda path: path.symlink_to("/dev/zero")),
+    "nothing": _replace_by(lambda path: None),
 }
 
-DAMAGES = (*RUINED, *HURT, *REPLACED)
-#: A file in which one of these is done cannot be read, whatever its kind.
-SURELY_BAD = {*RUINED, *REPLACED}
+DAMAGES = (*ALWAYS_INVALID, *POSSIBLY_VALID, *REPLACEMENTS)
+#: Damages after which a file of any kind is unreadable.
+UNREADABLE = {*ALWAYS_INVALID, *REPLACEMENTS}
 
 
 def damage(path: Path, name: str) -> None:
-    """Do a damage to a file, the same for the same name and file name."""
-    if name in REPLACED:
-        REPLACED[name](path)
+    """Damage a file; the result depends only on the names of the damage and of the file."""
+    if name in REPLACEMENTS:
+        REPLACEMENTS[name](path)
     else:
         draw = random.Random(f"{path.name}/{name}")
-        path.write_bytes({**RUINED, **HURT}[name](path.read_bytes(), draw))
+        path.write_bytes({**ALWAYS_INVALID, **POSSIBLY_VALID}[name](path.read_bytes(), draw))

@@ -1,4 +1,4 @@
-"""Ports of the pairs in `tests/pairs`, with faults put into their source, and the gate that should name them."""
+"""Put faults into the ports of the pairs in `tests/pairs`, and run the gate that should name them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ class Fault(NamedTuple):
     """A fault of a port.
 
     Attributes:
-        correct: code of the correct port, which occurs once.
-        faulty: code in its place.
-        line: code of the line at fault, in the faulty port; by default the last line of ``faulty``.
-        near: what the headline names if that is not the line at fault: code of the line that uses what is wrong, or
-            words for the module that it belongs to.
+        correct: code of the correct port, which occurs once. faulty: code that replaces it. line: code of the line at
+        fault, in the faulty port; by default the last line of ``faulty``. near: expected part of the headline if it
+        does not name the line at fault: the code that uses the wrong value, or
+            the name of its module.
     """
 
     correct: str
@@ -36,7 +35,7 @@ class Fault(NamedTuple):
 
 
 def run_gate(command_line: Callable, pair: str, port: Path, folder: Path, *options: str) -> tuple[int, str]:
-    """Run the gate of a pair with one port; return the exit status and what is printed.
+    """Run the gate of a pair with one port; return the exit status and the printed output.
 
     Args:
         pair: name of the pair's folder, and KEY=VALUE of its configuration behind blanks.
@@ -50,7 +49,7 @@ def run_gate(command_line: Callable, pair: str, port: Path, folder: Path, *optio
 
 
 def line_number(code: str, source: str) -> int:
-    """Return the number of the line in which code begins that occurs once in a source."""
+    """Return the number of the first line of code that occurs once in a source."""
     assert source.count(code) == 1
     return 1 + source[: source.index(code)].count("\n")
 

@@ -43,7 +43,7 @@ READ_LATER = {
 INHERITED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: The commands that compute with Paddle in their own process.
 COMPUTING = ("finetune", "search", "finish", "evaluate", "predict", "generate", "serve", "export")
-#: Received descriptors are moved above this number, out of the way of those that the program is to have.
+#: Received descriptors are moved above this number, so that they do not collide with the program's descriptors.
 HIGH_DESCRIPTOR = 256
 #: Templates that the fork server keeps; each takes up to 400 MB.
 MAX_TEMPLATES = 12
@@ -103,7 +103,7 @@ class Program:
         arguments: its arguments.
         import_path: folders that precede Python's own in ``sys.path``.
         source: the source tree of the project.
-        threads: CPU threads of Paddle; None if its environment says how many.
+        threads: CPU threads of Paddle; None if its environment sets them.
         keeps_memory: whether it keeps freed memory, see :func:`toolkit.machine.heap.keep_freed_memory`.
     """
 
@@ -154,13 +154,13 @@ class ForkingPopen(subprocess.Popen):
             for number, descriptor in enumerate((p2cread, c2pwrite, errwrite))
         ]
         reading, writing = os.pipe()
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        blocked_signals = signal.pthread_sigmask(signal.SIG_BLOCK, [])
         request = {
             "program": asdict(program),
             "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
             "folder": os.path.abspath(cwd or os.getcwd()),
             "descriptors": [0, 1, 2, *pass_fds],
-            "blocked": [number for number in INHERITED_SIGNALS if number in blocked],
+            "blocked": [number for number in INHERITED_SIGNALS if number in blocked_signals],
             "ignored": [number for number in INHERITED_SIGNALS if signal.getsignal(number) is signal.SIG_IGN],
         }
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -192,7 +192,7 @@ class ForkingPopen(subprocess.Popen):
         return self.returncode
 
     def _ended_within(self, timeout: float | None) -> int | None:
-        """Return the exit status, or None if the process still runs after so many seconds."""
+        """Return the exit status, or None if the process still runs after `timeout` seconds."""
         with self._waitpid_lock:
             if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
                 self.returncode = self._read_number()
@@ -210,7 +210,7 @@ class ForkingPopen(subprocess.Popen):
 
 
 def recognize_program(command: Sequence[str], environment: Mapping[str, str], folder: str) -> Program | None:
-    """Return the program that a command line starts; None if it has to start by itself."""
+    """Return the program that a command line starts; None if it needs a new interpreter."""
     places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
     if any(Path(folder, place, "sitecustomize.py").exists() for place in places):
         return None
@@ -237,7 +237,7 @@ def _recognize_command(arguments: Sequence[str], import_path: Sequence[str]) -> 
 
 
 def _recognize_worker(command: Sequence[str], places: Sequence[str]) -> Program | None:
-    """Return a worker of a gate. One that runs the reference's kernels, or on a GPU, starts by itself."""
+    """Return a worker of a gate, or None if it runs the reference's kernels or uses a GPU."""
     from models.files import another_python
     from toolkit.parity.exchange import files
 
@@ -249,7 +249,7 @@ def _recognize_worker(command: Sequence[str], places: Sequence[str]) -> Program 
         return Program("unpickler", module, [task, *folders], [source, *places], source)
     if side not in ("reference", "candidate", "comparator") or task == "attribution":
         return None
-    if not all(Path(folder, "job.json").exists() for folder in folders):  # of a test of processes alone
+    if not all(Path(folder, "job.json").exists() for folder in folders):  # a test of processes without a job
         return None
     jobs = [files.read_job(Path(folder)) for folder in folders]
     if any(job.kernels is not None or job.device != "cpu" for job in jobs):
@@ -265,7 +265,7 @@ def _recognize_worker(command: Sequence[str], places: Sequence[str]) -> Program 
 def _names_paddlenlp(port: str) -> bool:
     from toolkit.parity.job.user_code import UserCodeError, locate_source
 
-    with contextlib.suppress(UserCodeError):  # which the worker reports
+    with contextlib.suppress(UserCodeError):  # the worker reports it
         return "paddlenlp" in locate_source(port).read_text()
     return False
 
@@ -286,10 +286,10 @@ def serve(listening: socket.socket) -> None:
         request = json.loads(content)
         key = json.dumps([request["program"]["kind"], request["program"]["threads"], _settings(request)])
         template = templates.pop(key, None) or _make_template(request, [listening, *templates.values()])
-        templates[key] = template  # the one used last is the last to go
+        templates[key] = template  # the most recently used template is removed last
         try:
             socket.send_fds(template, [content], descriptors)
-        except OSError as error:  # it could not import its modules, and has said so
+        except OSError as error:  # it could not import its modules, and has printed the error
             print(f"fork server: {error}", file=sys.stderr)
             templates.pop(key).close()
         for descriptor in descriptors:
@@ -320,7 +320,7 @@ def _make_template(request: Mapping[str, Any], ours: Sequence[socket.socket]) ->
 
 
 def import_modules(kind: str, threads: int | None) -> None:
-    """Import what programs of a kind import, as they do."""
+    """Import the modules of a kind of programs, in their order."""
     import gc
 
     if kind in WITH_PADDLE:
@@ -354,8 +354,8 @@ def wait_for_program(connection: socket.socket) -> Program:
     connection.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status, *program_descriptors = map(_move_up, descriptors)
-    if process := os.fork():  # this one reports how the program ends
-        for descriptor in (0, 1, 2, *program_descriptors):  # whose other ends are to see when the program ends
+    if process := os.fork():  # this process reports how the program ends
+        for descriptor in (0, 1, 2, *program_descriptors):  # their other ends must notice the end of the program
             os.close(descriptor)
         returncode = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         with contextlib.suppress(BrokenPipeError):
@@ -393,7 +393,7 @@ def _become_program(request: Mapping[str, Any], descriptors: Sequence[int]) -> P
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     tempfile.tempdir = None
-    with contextlib.suppress(KeyError, OSError):  # /proc/PID/environ is the template's: this tells whose program it is
+    with contextlib.suppress(KeyError, OSError):  # /proc/PID/environ shows the template's; this identifies the program
         os.open(os.environ["TMPDIR"], os.O_PATH | os.O_CLOEXEC)
     sys.path[:] = [*program.import_path, *sys.path[2:]]  # without this file's folder, and ROOT of PYTHONPATH
     if Path(program.source).resolve() != ROOT:

@@ -1,4 +1,4 @@
-"""Gates as tests run them: quietly, many by one pair of worker processes, or by the real command on edited source."""
+"""Run gates in tests: quietly, many with one pair of worker processes, or with the real command on edited source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from toolkit.parity.request.build import workers_of, write_request
 from toolkit.parity.request.request import GateRequest
 
 ROOT = Path(__file__).resolve().parents[1]
-#: That of the fixture ``tiny_config``, for fixtures of a whole module.
+#: The configuration of the fixture ``tiny_config``, for fixtures of a whole module.
 TINY_REFORMER = {**REFORMER_TRIAL, "attn_layers": ["local", "lsh"], "hidden_act": "relu"}
 
 
@@ -36,7 +36,7 @@ def quiet() -> Console:
 
 
 def request_for(model: str, head: str, config: Mapping, length: int, kind: str = "random", **options) -> GateRequest:
-    """A gate of made-up weights on a batch of three examples."""
+    """Return the request for a gate of synthetic weights on a batch of three examples."""
     if model == "reformer":
         causal = head == "causal_lm"
         config = {**config, "is_decoder": causal, **(NOTHING_AHEAD if causal else {})}
@@ -49,16 +49,15 @@ def reformer_request(config: Mapping, head: str = "sequence_classification", kin
 
 
 def run(request: GateRequest, folder: Path, width: int = 200) -> tuple[Report, str]:
-    """A gate, and what it prints."""
+    """Run a gate; return its report and its printed output."""
     out = io.StringIO()
     return gate.run_gate(request, folder, Console(file=out, width=width)), out.getvalue()
 
 
 class PreparedGates:
-    """Gates whose jobs one pair of worker processes has done, one after another; another pair, the operation traces
-    that are asked for.
+    """Gates whose jobs a single pair of worker processes has run before; a second pair has run the operation traces.
 
-    All else is done by each gate itself: it writes its job, judges, follows up what differs, and reports.
+    Each gate does the rest itself: it writes its job, compares, follows up differences, and reports.
     """
 
     def __init__(self, folder: Path, requests: Sequence[GateRequest]) -> None:
@@ -69,19 +68,22 @@ class PreparedGates:
             self._jobs[_identity(job)] = job
         workers = workers_of(requests[0])
         run_workers(jobs, quiet(), workers)
-        if traced := [job for request, job in zip(requests, jobs, strict=True) if request.trace]:
-            run_workers(traced, quiet(), workers, task=trace.TASK)
+        if jobs_with_trace := [job for request, job in zip(requests, jobs, strict=True) if request.trace]:
+            run_workers(jobs_with_trace, quiet(), workers, task=trace.TASK)
 
     def run(self, request: GateRequest, folder: Path) -> tuple[Report, str]:
-        """A gate, and what it prints.
+        """Run a gate; return its report and its printed output.
 
         Raises:
-            KeyError: it is none of those that were prepared.
+            KeyError: the gate was not prepared.
         """
-        with mock.patch.object(gate, "run_workers", self._take), mock.patch.object(trace, "run_workers", self._take):
+        with (
+            mock.patch.object(gate, "run_workers", self._copy_results),
+            mock.patch.object(trace, "run_workers", self._copy_results),
+        ):
             return run(request, folder)
 
-    def _take(
+    def _copy_results(
         self,
         jobs: Sequence[Path],
         console: Console,
@@ -90,34 +92,36 @@ class PreparedGates:
         task: str = files.RESULT,
     ) -> None:
         (job,) = jobs
-        done = self._jobs[_identity(job)]
-        if not all(files.result_path(done, side, task).exists() for side in interpreters):
+        prepared_job = self._jobs[_identity(job)]
+        if not all(files.result_path(prepared_job, side, task).exists() for side in interpreters):
             return run_workers(jobs, console, interpreters, watch, task)
         for side in interpreters:
-            shutil.copytree(done / side, job / side, dirs_exist_ok=True)
+            shutil.copytree(prepared_job / side, job / side, dirs_exist_ok=True)
 
 
 def _identity(job: Path) -> tuple[str, ...]:
-    """What a job's workers are given."""
+    """Return the digests of the input files of a job's workers."""
     return tuple(files.file_sha256(job / name) for name in ("job.json", "weights.safetensors", "batch.safetensors"))
 
 
 def copied_source(folder: Path, file: str, *edits: tuple[str, str]) -> Path:
-    """A copy of the project in which each of ``edits`` is made once in ``file``, as a developer would, with the loops
-    that have been compiled: their names say of which source."""
+    """Copy the project, and apply each of ``edits`` once in ``file``, as a developer would.
+
+    The copy includes the compiled loops, whose names identify their source.
+    """
     for package in ("models", "toolkit"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("*.pyc"))
     source = folder / file
     text = source.read_text()
-    for before, after in edits:
-        assert before in text
-        text = text.replace(before, after, 1)
+    for original, replacement in edits:
+        assert original in text
+        text = text.replace(original, replacement, 1)
     source.write_text(text)
     return folder
 
 
 def toolkit_in(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """The real command, on the source in ``folder``."""
+    """Run the real command on the source in ``folder``."""
     return subprocess.run(
         [sys.executable, "-m", "toolkit", *map(str, arguments)],
         cwd=folder,

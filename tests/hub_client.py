@@ -1,8 +1,8 @@
-"""A program: the real client behind :mod:`models.files.hub`, asked line by line, so that many questions share a start.
+"""Run the real client of :mod:`models.files.hub` for one request per line, so that many requests share a start.
 
 A line of the standard input is a JSON object: ``id``, ``revision``, ``token`` (or null); or the path of a ``recipe``,
-whose data is loaded. The answer is one, too: ``folder`` and the names of its ``files``, or the ``rows`` of each split;
-or ``error`` and ``reason``. What is neither is a traceback, and ends the program.
+whose data is loaded. The response is a JSON object with ``folder`` and the names of its ``files``, with the ``rows`` of
+each split, or with ``error`` and ``reason``. Any other error is a traceback and ends the program.
 """
 
 import json
@@ -16,19 +16,19 @@ from models.files.hub_errors import HubError
 from models.files.plain import UnreadableFileError, open_tensors, read_object
 
 
-def loaded(recipe: str) -> dict:
-    """The data of a recipe."""
+def load_data(recipe: str) -> dict:
+    """Return the data of a recipe, or its error."""
     from toolkit.errors import UserError
     from toolkit.recipe.load import load_recipe
     from toolkit.tasks import task_of
 
     try:
-        made = load_recipe(recipe)
-        splits = task_of(made).load_splits(made)
+        loaded_recipe = load_recipe(recipe)
+        splits = task_of(loaded_recipe).load_splits(loaded_recipe)
     except UserError as problem:
         return {"error": str(problem), "reason": "UserError"}
     rows = {name: list(rows["text"]) for name, rows in splits.items()}
-    return {"rows": rows, "commit": made.found.commits.get("data"), "notes": made.found.notes}
+    return {"rows": rows, "commit": loaded_recipe.found.commits.get("data"), "notes": loaded_recipe.found.notes}
 
 
 def answer(id: str, revision: str | None = None, token: str | None = None, read: bool = False) -> dict:
@@ -50,8 +50,8 @@ def answer(id: str, revision: str | None = None, token: str | None = None, read:
 
 
 if __name__ == "__main__":
-    # Between its tries, as many as ever, the client waits for 24 s in all; the loopback hub is no other by then.
+    # The client would wait for 24 s in all between its retries, although the loopback hub does not change.
     time.sleep = lambda seconds, sleep=time.sleep: sleep(seconds / 20)
     for line in sys.stdin:
-        asked = json.loads(line)
-        print(json.dumps(loaded(**asked) if "recipe" in asked else answer(**asked)), flush=True)
+        request = json.loads(line)
+        print(json.dumps(load_data(**request) if "recipe" in request else answer(**request)), flush=True)

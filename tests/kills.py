@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments, over and over, until one is let to its end. Also a soak of hours:
+"""Kill runs at random moments, again and again, until the last may finish. Also run a soak of several hours:
 
     python tests/kills.py --seconds 3600
 
@@ -7,7 +7,7 @@ files, children and temporary files must not grow. And
 
     python tests/kills.py --signals 40 --signal SIGTERM
 
-asks whole runs, each with its gate, for their end at random moments, and says how each ended.
+sends a signal to complete runs with their gate at random moments, and prints how each ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LENGTH = {"epochs": None, "max_steps": 60, "eval_steps": 4, "gradient_accumulation_steps": 2}
 #: Seconds within which a process is killed: while it starts, trains, saves or ends.
 WITHIN = 7.0
-#: Seconds after which a process that was asked for its end hangs; of a quiet machine it takes 5 at most.
+#: Seconds after a signal until a process counts as hanging; on an idle machine it ends within 5.
 HANGS = 60.0
 #: A gate of a second or two, with both its workers.
 GATE = ("parity", "--model", "ctrl", "--layers", "1", "--length", "8", "n_embd=8", "n_head=2", "dff=8", "vocab_size=40")
@@ -59,7 +59,7 @@ def write_recipes(folder: Path) -> list[Path]:
 
 
 def toolkit(*arguments: object, **options) -> subprocess.Popen:
-    """The real command, which says nothing."""
+    """Start the real command without its output."""
     command = [sys.executable, "-m", "toolkit", *map(str, arguments)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(command, cwd=ROOT, **{**quiet, **options})
@@ -70,7 +70,7 @@ def finetune(recipe: Path, folder: Path, **options) -> subprocess.Popen:
 
 
 def kill(process: subprocess.Popen, seconds: float, how: int = signal.SIGKILL) -> bool:
-    """Kill a process after so many seconds, or ask it for its end; False where it has ended before."""
+    """Send a signal to a process after some seconds; return False if it has ended before."""
     try:
         process.wait(seconds)
         return False
@@ -81,24 +81,27 @@ def kill(process: subprocess.Popen, seconds: float, how: int = signal.SIGKILL) -
 
 
 def run_with_kills(recipe: Path, folder: Path, kills: int, draws: random.Random) -> int:
-    """Train into a folder, killed up to so many times; returns how often it was. The last start runs to its end."""
-    done = 0
-    while done < kills and kill(finetune(recipe, folder), draws.uniform(0, WITHIN)):
-        done += 1
-    if done == kills or not (folder / "metrics.json").exists():
+    """Train into a folder with at most `kills` kills, then to the end; return the number of kills."""
+    num_kills = 0
+    while num_kills < kills and kill(finetune(recipe, folder), draws.uniform(0, WITHIN)):
+        num_kills += 1
+    if num_kills == kills or not (folder / "metrics.json").exists():
         last = finetune(recipe, folder, stderr=subprocess.PIPE, text=True)
-        _, said = last.communicate()
+        _, errors = last.communicate()
         # A kill that comes after the last number leaves checkpoints in a finished run; this start removes them.
-        assert last.returncode == 0 or (last.returncode == 2 and f"{folder} holds a finished run" in said), said
-    return done
+        assert last.returncode == 0 or (last.returncode == 2 and f"{folder} holds a finished run" in errors), errors
+    return num_kills
 
 
 def assert_same_bits(ours: Path, theirs: Path) -> None:
-    """Two finished runs have the same weights, metrics and files, but for what is a time."""
+    """Check that two finished runs have equal weights, metrics and files, apart from times."""
     assert names(ours) == names(theirs)
-    found, expected = load_file(ours / "model/model.safetensors"), load_file(theirs / "model/model.safetensors")
-    assert found.keys() == expected.keys()
-    assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
+    our_weights, their_weights = (
+        load_file(ours / "model/model.safetensors"),
+        load_file(theirs / "model/model.safetensors"),
+    )
+    assert our_weights.keys() == their_weights.keys()
+    assert all(our_weights[name].tobytes() == their_weights[name].tobytes() for name in their_weights)
     assert rows(ours) == rows(theirs)
     for path in theirs.glob("predictions-*.csv"):
         assert (ours / path.name).read_bytes() == path.read_bytes()
@@ -113,10 +116,10 @@ def rows(folder: Path) -> list[dict]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
-# -- asked for the end ----------------------------------------------------------------------------------------------
+# -- stopped by a signal --------------------------------------------------------------------------------------------
 
 
-#: What a run does, one after another.
+#: The stages of a run, in order.
 DOINGS = (
     "start", "gate", "before training", "training", "validation", "saving", "last validation", "test evaluation",
     "predictions and page", "end",
@@ -124,24 +127,24 @@ DOINGS = (
 
 
 @dataclass(frozen=True)
-class Stopped:
-    """A run that a signal has asked for its end.
+class StoppedRun:
+    """A run that a signal has stopped.
 
     Attributes:
-        doing: what it did then.
-        seconds: from the signal to the end.
-        status: of the process.
-        said: on the standard error.
+        doing: stage of the run when the signal came.
+        seconds: time from the signal to the end.
+        status: exit status of the process.
+        errors: text on the standard error.
     """
 
     doing: str
     seconds: float
     status: int
-    said: str
+    errors: str
 
 
 def long_recipe(folder: Path) -> Path:
-    """A recipe of which a run does all of :data:`DOINGS`, and takes its time for each."""
+    """Write a recipe whose run goes through all :data:`DOINGS` and takes some time for each."""
     (path,) = (path for path in write_recipes(folder) if path.name == "classification.yaml")
     header, *rows = (folder / "train.csv").read_text().splitlines()
     for name, times in (("validation", 6), ("test", 15)):
@@ -158,7 +161,7 @@ class GatedRun:
 
     Attributes:
         folder: the run folder.
-        places: where its cache and temporary files are.
+        places: folders of its cache and temporary files.
     """
 
     def __init__(self, recipe: Path, folder: Path, *options: object) -> None:
@@ -176,17 +179,19 @@ class GatedRun:
         )  # fmt: skip
 
     def finish(self) -> None:
-        """Run it to its end, and measure how long it does what."""
-        process, before = self.start(), time.monotonic()
+        """Run it to its end, and measure the duration of each stage."""
+        process, stage_start = self.start(), time.monotonic()
         while process.poll() is None:
             doing, now = self.doing(), time.monotonic()
-            self.spans[doing], before = self.spans[doing] + now - before, now
+            self.spans[doing], stage_start = self.spans[doing] + now - stage_start, now
             time.sleep(0.002)
         assert process.returncode == 0, process.communicate()[1]
 
-    def stop(self, doing: str, after: float, how: int) -> Stopped | None:
-        """Ask for the end, so long after it has begun to do something; see that nothing is left of it. None where it
-        has ended before."""
+    def stop(self, doing: str, after: float, how: int) -> StoppedRun | None:
+        """Send a signal some seconds after a stage has started, and check that nothing is left.
+
+        Returns None if the run has ended before.
+        """
         process = self.start()
         while process.poll() is None and DOINGS.index(self.doing()) < DOINGS.index(doing):
             time.sleep(0.001)
@@ -198,22 +203,22 @@ class GatedRun:
         doing, began = self.doing(), time.monotonic()
         process.send_signal(how)
         try:
-            _, said = process.communicate(timeout=HANGS)
+            _, errors = process.communicate(timeout=HANGS)
         finally:
             process.kill()
-        stopped = Stopped(doing, time.monotonic() - began, process.returncode, said)
+        stopped_run = StoppedRun(doing, time.monotonic() - began, process.returncode, errors)
         self.assert_nothing_is_left()
-        return stopped
+        return stopped_run
 
     def assert_nothing_is_left(self) -> None:
-        """Neither a process nor a temporary file; the janitor may have to be awaited."""
+        """Check that no process or temporary file is left; this may wait for the janitor."""
         end, temporary = time.monotonic() + 10, self.places / "TMPDIR"
         while (processes_of(temporary) or list(temporary.iterdir())) and time.monotonic() < end:
             time.sleep(0.05)
         assert not processes_of(temporary) and not list(temporary.iterdir()), list(temporary.iterdir())
 
     def doing(self) -> str:
-        """What it does, as its files tell; one of :data:`DOINGS`."""
+        """Return the current stage according to its files, one of :data:`DOINGS`."""
         folder = self.folder
         if (folder / "metrics.json").exists():
             return "end"
@@ -231,52 +236,56 @@ class GatedRun:
         return "gate" if any((self.places / "TMPDIR").glob("parity-*")) else "start"
 
 
-def assert_stopped(stopped: Stopped, how: int) -> None:
-    """It said one line and ended with the signal's status, or was so far that it could end as always. A Python that has
-    not read a line of ours is ended by the signal itself, which a shell counts alike, or says where it was."""
-    if stopped.doing == "start" and how == signal.SIGINT and of_python_alone(stopped.said):
+def assert_stopped(stopped_run: StoppedRun, how: int) -> None:
+    """Check that it printed one line and exited with the signal's status, or had already finished normally.
+
+    A Python that has not run a line of ours is ended by the signal itself, or prints its own traceback.
+    """
+    if stopped_run.doing == "start" and how == signal.SIGINT and of_python_alone(stopped_run.errors):
         return
-    assert stopped.status in (128 + how, 0) or (stopped.status, stopped.doing) == (-how, "start"), stopped
+    assert stopped_run.status in (128 + how, 0) or (stopped_run.status, stopped_run.doing) == (-how, "start"), (
+        stopped_run
+    )
     name = signal.Signals(how).name
     line = "interrupted\n" if how == signal.SIGINT else f"interrupted by {name}\n"
-    assert stopped.said == (line if stopped.status == 128 + how else ""), stopped
+    assert stopped_run.errors == (line if stopped_run.status == 128 + how else ""), stopped_run
 
 
-def of_python_alone(said: str) -> bool:
-    """Whether that is Python's own traceback of a Ctrl-C, in which no file of ours stands."""
-    return "Traceback" in said and "KeyboardInterrupt" in said and f"{ROOT}/toolkit/" not in said
+def of_python_alone(errors: str) -> bool:
+    """Return whether the text is Python's own traceback of a Ctrl-C, without a file of ours."""
+    return "Traceback" in errors and "KeyboardInterrupt" in errors and f"{ROOT}/toolkit/" not in errors
 
 
-def stop_at_random(count: int, how: int, seed: int, folder: Path, *options: object, report=print) -> list[Stopped]:
-    """Ask for the end at so many moments of whole runs; what each goes on to is the run that nobody asked."""
-    recipe, draws, found = long_recipe(folder), random.Random(seed), []
-    whole = GatedRun(recipe, folder / "whole", *options)
-    whole.finish()
-    report(", ".join(f"{doing} {seconds:.2f} s" for doing, seconds in whole.spans.items()))
+def stop_at_random(count: int, how: int, seed: int, folder: Path, *options: object, report=print) -> list[StoppedRun]:
+    """Stop complete runs at `count` random moments; each then resumes to the same result as an uninterrupted run."""
+    recipe, draws, stopped_runs = long_recipe(folder), random.Random(seed), []
+    whole_run = GatedRun(recipe, folder / "whole", *options)
+    whole_run.finish()
+    report(", ".join(f"{doing} {seconds:.2f} s" for doing, seconds in whole_run.spans.items()))
     for number in range(count):
         doing = DOINGS[number * len(DOINGS) // count]
         run = GatedRun(recipe, folder / f"run-{number}", *options)
         if doing not in ("start", "gate"):  # its gate has passed before
-            shutil.copytree(whole.places / "TOOLKIT_CACHE", run.places / "TOOLKIT_CACHE")
-        if (stopped := run.stop(doing, draws.uniform(0, whole.spans[doing]), how)) is None:
+            shutil.copytree(whole_run.places / "TOOLKIT_CACHE", run.places / "TOOLKIT_CACHE")
+        if (stopped_run := run.stop(doing, draws.uniform(0, whole_run.spans[doing]), how)) is None:
             report(f"{doing}: it had ended")
             continue
-        report(f"{stopped.doing}: {stopped.status} after {stopped.seconds:.2f} s")
-        assert_stopped(stopped, how)
-        if stopped.status:
+        report(f"{stopped_run.doing}: {stopped_run.status} after {stopped_run.seconds:.2f} s")
+        assert_stopped(stopped_run, how)
+        if stopped_run.status:
             run.finish()
-        assert_same_bits(run.folder, whole.folder)
+        assert_same_bits(run.folder, whole_run.folder)
         shutil.rmtree(run.folder)
         shutil.rmtree(run.places)
-        found.append(stopped)
-    return found
+        stopped_runs.append(stopped_run)
+    return stopped_runs
 
 
 # -- the soak -------------------------------------------------------------------------------------------------------
 
 
 def residue() -> dict[str, float]:
-    """What must not grow: of this process its memory (MB) and open files, of the machine our processes and files."""
+    """Return the quantities that must not grow: memory (MB) and open files of this process, our processes and files."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
@@ -287,24 +296,34 @@ def residue() -> dict[str, float]:
     }
 
 
-def assert_nothing_grows(found: list[dict[str, float]]) -> None:
-    """The janitor of this process is the one that is left. Memory is given some room from the middle on: what a library
-    keeps for each shape it keeps from the first rounds."""
-    assert not found[-1]["temporary"], os.listdir(tempfile.gettempdir())
-    assert found[-1]["processes"] <= 1, found[-1]
-    if len(found) > 20:
-        assert found[-1]["open_files"] <= found[len(BASES)]["open_files"], (found[len(BASES)], found[-1])
-        assert found[-1]["memory_mb"] <= 1.25 * found[len(found) // 2]["memory_mb"], (found[len(found) // 2], found[-1])
+def assert_nothing_grows(measurements: list[dict[str, float]]) -> None:
+    """Check that only the janitor of this process is left and that no quantity grows.
+
+    Memory may grow a little after the middle; caches of libraries fill up in the first rounds.
+    """
+    assert not measurements[-1]["temporary"], os.listdir(tempfile.gettempdir())
+    assert measurements[-1]["processes"] <= 1, measurements[-1]
+    if len(measurements) > 20:
+        assert measurements[-1]["open_files"] <= measurements[len(BASES)]["open_files"], (
+            measurements[len(BASES)],
+            measurements[-1],
+        )
+        assert measurements[-1]["memory_mb"] <= 1.25 * measurements[len(measurements) // 2]["memory_mb"], (
+            measurements[len(measurements) // 2],
+            measurements[-1],
+        )
 
 
 def processes_of_ours() -> list[int]:
-    """Processes but this one whose temporary directory is that of the soak."""
+    """Return the other processes that use the temporary directory of the soak."""
     return processes_of(Path(tempfile.gettempdir()))
 
 
 def processes_of(temporary: Path) -> list[int]:
-    """Processes but this one that were started with a temporary directory: by an interpreter of their own, which has it
-    in its environment, or by the fork server (:mod:`fork_server`), which leaves it open."""
+    """Return the other processes that were started with a temporary directory.
+
+    A new interpreter has it in its environment; the fork server (:mod:`fork_server`) leaves it open.
+    """
     return [
         int(path.name)
         for path in Path("/proc").glob("[0-9]*")
@@ -314,7 +333,7 @@ def processes_of(temporary: Path) -> list[int]:
 
 def _has_variable(process: Path, temporary: Path) -> bool:
     """Return whether a process of /proc was started with that temporary directory in its environment."""
-    with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+    with contextlib.suppress(OSError):  # it has ended or belongs to another user
         return f"TMPDIR={temporary}".encode() in (process / "environ").read_bytes().split(b"\0")
     return False
 
@@ -330,7 +349,7 @@ def _has_open(process: Path, folder: Path) -> bool:
 
 
 def soak(seconds: float, seed: int, report=print) -> list[dict[str, float]]:
-    """Kill, resume, gate and train for so long; returns :func:`residue` after each round, the first as the baseline."""
+    """Kill, resume, gate and train for `seconds`; return :func:`residue` after each round, the baseline first."""
     from toolkit import cli
 
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
@@ -338,19 +357,19 @@ def soak(seconds: float, seed: int, report=print) -> list[dict[str, float]]:
     os.environ["TOOLKIT_CACHE"] = str(folder / "cache")
     (folder / "tmp").mkdir()
     tempfile.tempdir = None
-    recipes, draws, found = write_recipes(folder), random.Random(seed), []
+    recipes, draws, measurements = write_recipes(folder), random.Random(seed), []
     kills = gates = 0
     end = time.monotonic() + seconds
-    while not found or time.monotonic() < end:
-        recipe = recipes[len(found) % len(recipes)]
+    while not measurements or time.monotonic() < end:
+        recipe = recipes[len(measurements) % len(recipes)]
         run = folder / "run"
         kills += run_with_kills(recipe, run, 2, draws)
         shutil.rmtree(run)
-        killed = toolkit(*GATE, "--output", folder / "killed")
-        kill(killed, draws.uniform(0, 8.0))
+        killed_process = toolkit(*GATE, "--output", folder / "killed")
+        kill(killed_process, draws.uniform(0, 8.0))
         time.sleep(1.0)
         for arguments in (
-            [*GATE, "--seed", str(len(found)), "--output", str(folder / "gate")],
+            [*GATE, "--seed", str(len(measurements)), "--output", str(folder / "gate")],
             ["finetune", str(recipe), f"train.output_dir={run}", "train.max_steps=8", "--skip-parity", "soak"],
         ):
             try:
@@ -359,13 +378,13 @@ def soak(seconds: float, seed: int, report=print) -> list[dict[str, float]]:
                 assert not leave.code, arguments
         gates += 1
         shutil.rmtree(run)
-        found.append(residue())
-        assert_nothing_grows(found)
-        if len(found) % 10 == 1:
-            report(f"{len(found)} rounds, {kills} kills of runs, {gates} gates: {found[-1]}")
-    report(f"{len(found)} rounds, {kills} kills of runs, {gates} gates: {found[-1]}")
+        measurements.append(residue())
+        assert_nothing_grows(measurements)
+        if len(measurements) % 10 == 1:
+            report(f"{len(measurements)} rounds, {kills} kills of runs, {gates} gates: {measurements[-1]}")
+    report(f"{len(measurements)} rounds, {kills} kills of runs, {gates} gates: {measurements[-1]}")
     shutil.rmtree(folder)
-    return found
+    return measurements
 
 
 if __name__ == "__main__":
@@ -374,14 +393,19 @@ if __name__ == "__main__":
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--signals", type=int, default=0)
     options.add_argument("--signal", default="SIGTERM")
-    options.add_argument("options", nargs="*", help="of the runs that are asked for their end")
-    asked = options.parse_args()
-    if asked.signals:
+    options.add_argument("options", nargs="*", help="options of the runs that are stopped by a signal")
+    arguments = options.parse_args()
+    if arguments.signals:
         with tempfile.TemporaryDirectory() as place:
-            how = signal.Signals[asked.signal]
+            how = signal.Signals[arguments.signal]
             stop_at_random(
-                asked.signals, how, asked.seed, Path(place), *asked.options, report=lambda text: print(text, flush=True)
+                arguments.signals,
+                how,
+                arguments.seed,
+                Path(place),
+                *arguments.options,
+                report=lambda text: print(text, flush=True),
             )
         sys.exit()
-    said, sys.stdout = sys.stdout, io.StringIO()  # what the commands print is not wanted
-    soak(asked.seconds, asked.seed, lambda text: print(text, file=said, flush=True))
+    terminal, sys.stdout = sys.stdout, io.StringIO()  # hide the output of the commands
+    soak(arguments.seconds, arguments.seed, lambda text: print(text, file=terminal, flush=True))

@@ -1,4 +1,4 @@
-"""How tests run the compiled loops: at sizes beside every constant in their code, and as one thread after another."""
+"""Run the compiled loops in tests: at sizes next to every constant in their code, and one thread after another."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall
 from toolkit.parity.mutants.loops import compile_loop, load_code
 
-#: What loops are made of, and what decides how they are called.
+#: Sources of the loops, and sources that decide how the loops are called.
 SOURCES = [
     f"models/operations/{name}.py"
     for name in ("loops", "decoder_loops", "loop_code", "compiled", "ops", "randomness", "kernels")
 ]
-#: Constants beyond it are no sizes, but masks of bits and the like.
+#: Larger constants are not sizes but bit masks, for example.
 LARGEST = 2**16
-#: Tried whatever the code says: also beside what 15 and 16 bits count, as positions of the released checkpoints are.
+#: Tested in any case: also next to the limits of 15 and 16 bits, as the released checkpoints have so many positions.
 ROUND = [2**power for power in range(17)]
-#: Numbers of a case at most, and of a parameter or cache of a layer.
+#: Maximum numbers of a case, and of one parameter or cache of a layer.
 MOST, MOST_OF_A_LAYER = 2**17, 2**13
-#: The same of a case whose other dimensions are 1, for one that would be larger: chunks of 256, positions of 65,536.
+#: The maximum for a case whose other dimensions are 1, such as chunks of 256 or 65,536 positions.
 MOST_ALONE = 2**18
-#: Cells on either side of an output, which nobody may write to.
+#: Guard cells on either side of an output, which must not be written.
 GUARD = 64
 
 
 @functools.cache
 def constants(source: str) -> set[int]:
-    """The whole numbers of a source, and those that are computed of nothing else."""
-    computed = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
-    found = set()
+    """Return the integers in a source, and the integers that are computed only from constants."""
+    constant_nodes = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    values = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.expr) and all(isinstance(part, computed) for part in ast.walk(node)):
+        if isinstance(node, ast.expr) and all(isinstance(part, constant_nodes) for part in ast.walk(node)):
             with contextlib.suppress(TypeError):
-                found.add(eval(compile(ast.Expression(node), "a constant", "eval")))
-    return {one for one in found if type(one) is int}
+                values.add(eval(compile(ast.Expression(node), "a constant", "eval")))
+    return {value for value in values if type(value) is int}
 
 
 def sizes(*more: str) -> list[int]:
-    """Beside each constant of the loops' sources, or of these, one less, it, and one more."""
-    found = set(ROUND).union(*(constants((ROOT / name).read_text()) for name in SOURCES), *map(constants, more))
-    return sorted({one + beside for one in found for beside in (-1, 0, 1) if 0 < one + beside <= LARGEST + 1})
+    """Return each constant of the loops' sources or of `more`, and its two neighbors."""
+    values = set(ROUND).union(*(constants((ROOT / name).read_text()) for name in SOURCES), *map(constants, more))
+    return sorted({value + offset for value in values for offset in (-1, 0, 1) if 0 < value + offset <= LARGEST + 1})
 
 
 def layer(rows: int, heads: int, depth: int, inner: int, room: int) -> list[list[int]]:
-    """Shapes of a decoder layer's cache and parameters."""
-    width, held = heads * depth, [rows, heads, room, depth]
+    """Return the shapes of a decoder layer's cache and parameters."""
+    width, cache = heads * depth, [rows, heads, room, depth]
     norm, square = [[width], [width]], [[width, width], [width]]
-    return [held, held, *norm, *4 * square, *norm, [width, inner], [inner], [inner, width], [width]]
+    return [cache, cache, *norm, *4 * square, *norm, [width, inner], [inner], [inner, width], [width]]
 
 
 def decoder(
@@ -73,15 +73,15 @@ def decoder(
     classes: int,
     room: int,
     layers: int,
-    masked: bool,
+    has_mask: bool,
     epsilon: float,
 ) -> list:
-    """What a decoder at one position is given; with a mask, at the last that there is room for."""
+    """Return the arguments of a decoder at one position; with a mask, at the last position that fits."""
     rows, width = tokens[0], heads * depth
-    past = room - 1 if masked else room - 3
+    past = room - 1 if has_mask else room - 3
     shapes = [tokens, [classes, width], [room + 2, width], layers * [layer(rows, heads, depth, inner, room)]]
     ends = [[[width], [width]], [[classes, width], [classes]]]
-    return [*shapes, *ends, [rows, room] if masked else None, past, epsilon, 0.1]
+    return [*shapes, *ends, [rows, room] if has_mask else None, past, epsilon, 0.1]
 
 
 def reversible(
@@ -94,24 +94,27 @@ def reversible(
     kinds: list[list[int]],
     epsilon: float = 1e-6,
 ) -> list:
-    """What a decoder of two streams is given: layers by chunk length, chunks before, rounds and factors of buckets;
-    without a round local ones, and without a factor unhashed ones."""
-    rows, width, attended = tokens[0], 4, heads * depth
-    norm, maps = [[width], [width]], [[attended, width], None, [width], [width]]
+    """Return the arguments of a reversible decoder.
+
+    Its layers are given by chunk length, chunks before, rounds and factors of buckets. A layer without rounds is local,
+    and one without factors is not hashed.
+    """
+    rows, width, attention_width = tokens[0], 4, heads * depth
+    norm, maps = [[width], [width]], [[attention_width, width], None, [width], [width]]
     maps += [[width, inner], [inner], [inner, width], [width]]
     layers = []
-    for size, before, rounds, *axes in kinds:
-        held, project = [rows, heads, past + 2, depth], [width, attended]
+    for size, chunks_before, rounds, *axes in kinds:
+        cache, project = [rows, heads, past + 2, depth], [width, attention_width]
         hashing = [None, None, None, None, 0, 1]
         if axes:
             sorted_in = [rows, heads, rounds, past + 2]
             hashing = [sorted_in, sorted_in, [heads, depth, rounds, sum(axes)], [len(axes)], sum(axes), rounds]
         parameters = [*norm, project, None if rounds else project, project, *maps]
-        layers.append([held, held, *hashing, size, before, parameters])
+        layers.append([cache, cache, *hashing, size, chunks_before, parameters])
     ends = [[[2 * width], [2 * width]], [[2 * width, classes], [classes]]]
     longest = math.lcm(*(size for size, *_ in kinds))
-    padded = -(-(past + 1) // longest) * longest
-    return [tokens, [classes, width], [width], layers, *ends, past, padded, epsilon, epsilon, -1e5]
+    padded_length = -(-(past + 1) // longest) * longest
+    return [tokens, [classes, width], [width], layers, *ends, past, padded_length, epsilon, epsilon, -1e5]
 
 
 def attention(
@@ -123,27 +126,28 @@ def attention(
     causal: bool = False,
     rate: float = 0.1,
     places: bool = True,
-    kept: bool = True,
+    has_row_mask: bool = True,
 ) -> list:
-    """What attention of chunks is given, forward and backward; dropout at a rate of 0 draws no mask."""
-    held, rows = [rings, chunks, size, depth], [rings, chunks, size]
-    masks = [rows if places else None, rows if kept else None, causal, not causal, -1e9, -1e5]
-    return [held, held, held, [chunks, parts], *masks, [*rows, size * parts] if rate else None, rate]
+    """Return the arguments of chunked attention, forward and backward; a dropout rate of 0 draws no mask."""
+    vectors, rows = [rings, chunks, size, depth], [rings, chunks, size]
+    masks = [rows if places else None, rows if has_row_mask else None, causal, not causal, -1e9, -1e5]
+    return [vectors, vectors, vectors, [chunks, parts], *masks, [*rows, size * parts] if rate else None, rate]
 
 
-def backward(*given: int, **masks: Any) -> list:
-    """What its backward is given; and the gradients of its output and, with a dropout mask, of its normaliser."""
-    shared = attention(*given, **masks)
-    return [*shared, shared[0], [*shared[0][:-1], 1] if shared[-2] else None]
+def backward(*dimensions: int, **masks: Any) -> list:
+    """Return the arguments of its backward pass, with gradients of the output and, for dropout, the normalizer."""
+    arguments = attention(*dimensions, **masks)
+    return [*arguments, arguments[0], [*arguments[0][:-1], 1] if arguments[-2] else None]
 
 
 def adamw(*shapes: list[int]) -> list:
-    """What a step of AdamW for parameters of these shapes is given."""
+    """Return the arguments of a step of AdamW for parameters of these shapes."""
     rates, decays = ([value * (1 + number) for number in range(len(shapes))] for value in (1e-3, 0.1))
-    return [rates, decays, 0.9, 0.999, 1e-8, 0.3, *(one for shape in shapes for one in (*[shape] * 4, [1], [1]))]
+    tensors = [tensor for shape in shapes for tensor in (*[shape] * 4, [1], [1])]
+    return [rates, decays, 0.9, 0.999, 1e-8, 0.3, *tensors]
 
 
-#: By function, how it is called: its dimensions, and what they are while another varies.
+#: Functions that build the arguments of each loop; the defaults hold while another dimension varies.
 CALLS: dict[str, list[Callable[..., list]]] = {
     "keep": [lambda rows=3, width=5: [[rows, width], [rows, width], 1 / 0.9]],
     "relu": [lambda rows=3, width=5: [[rows, width]]],
@@ -156,7 +160,7 @@ CALLS: dict[str, list[Callable[..., list]]] = {
     "add_row_": [lambda rows=3, width=5: [[rows, width], [width]]],
     "gather_rows": [
         lambda rows=3, width=5: [[7, width], [rows]],
-        lambda rows=3, width=5: [[7, width], [4, rows]],  # rounds: chunks that see one
+        lambda rows=3, width=5: [[7, width], [4, rows]],  # the number of rounds is the number of chunks that see one
     ],
     "scale_columns": [lambda rows=3, columns=2, width=3, batch=2: [[rows, columns, width], [batch, columns]]],
     "scale_columns_backward": [
@@ -176,7 +180,7 @@ CALLS: dict[str, list[Callable[..., list]]] = {
         lambda rings=2, chunks=3, size=3, depth=5: [*attention(rings, chunks, size, depth, 2), True],
         lambda chunks=2: [*attention(2, chunks, 4, 3, 3, causal=True, rate=0.3), True],
         lambda chunks=3: [*attention(2, chunks, 2, 3, 2, places=False), False],
-        lambda rings=2: [*attention(rings, 1, 3, 4, 1, rate=0.0, kept=False), False],
+        lambda rings=2: [*attention(rings, 1, 3, 4, 1, rate=0.0, has_row_mask=False), False],
     ],
     "attend_chunks_backward": [
         lambda rings=2, chunks=3, size=3, depth=5: backward(rings, chunks, size, depth, 2),
@@ -210,43 +214,45 @@ CALLS: dict[str, list[Callable[..., list]]] = {
         lambda heads=2, size=4: reversible([2], heads, 3, 4, 5, 2 * size - 1, [[size, 1, 1, 2], [2 * size, 0, 1]], 0.3),
     ],
 }
-#: Whose threads wait for one another.
+#: Loops whose threads wait for each other.
 TOGETHER = ("decoder_step", "reversible_step", "adamw_")
 
 
 def calls(function: str, *more: str) -> Iterator[LoopCall]:
-    """A function with each of its dimensions of each of :func:`sizes`, and with all of them large. If that is too much,
-    all other dimensions are 1."""
-    for made in CALLS[function]:
-        dimensions = inspect.signature(made).parameters
-        tried = [{dimension: size} for dimension in dimensions for size in sizes(*more)]
+    """Yield calls with each dimension at each of :func:`sizes`, and a call with large dimensions.
+
+    If a case is too large, all its other dimensions are 1.
+    """
+    for build_arguments in CALLS[function]:
+        dimensions = inspect.signature(build_arguments).parameters
+        cases = [{dimension: size} for dimension in dimensions for size in sizes(*more)]
         if "rows" in dimensions and len(dimensions) == 2:
-            tried.append({"rows": 2055, "width": 127})
-        for one in tried:
-            given = made(**one)
-            if not _fits(given, MOST, MOST_OF_A_LAYER):
-                given = made(**{**dict.fromkeys(dimensions, 1), **one})
-                if not _fits(given, MOST_ALONE, MOST_ALONE):
+            cases.append({"rows": 2055, "width": 127})
+        for case in cases:
+            arguments = build_arguments(**case)
+            if not _fits(arguments, MOST, MOST_OF_A_LAYER):
+                arguments = build_arguments(**{**dict.fromkeys(dimensions, 1), **case})
+                if not _fits(arguments, MOST_ALONE, MOST_ALONE):
                     continue
-            yield LoopCall(function, given)
+            yield LoopCall(function, arguments)
 
 
-def _fits(given: list, most: int, most_of_a_layer: int) -> bool:
-    """Return whether what a function is given has at most so many numbers."""
-    numbers = max(math.prod(shape) for shape in given if loop_accuracy.is_shape(shape))
-    return numbers <= most and all(math.prod(shape) <= most_of_a_layer for shape in _inside(given))
+def _fits(arguments: list, max_numbers: int, max_numbers_of_layer: int) -> bool:
+    """Return whether the arguments of a function are within the maximum sizes."""
+    numbers = max(math.prod(shape) for shape in arguments if loop_accuracy.is_shape(shape))
+    return numbers <= max_numbers and all(math.prod(shape) <= max_numbers_of_layer for shape in _inside(arguments))
 
 
-def _inside(given: list) -> Iterator[list[int]]:
-    """The shapes in lists of them."""
-    for of in given:
+def _inside(arguments: list) -> Iterator[list[int]]:
+    """Yield the shapes in nested lists of shapes."""
+    for of in arguments:
         if isinstance(of, list) and not loop_accuracy.is_shape(of):
             yield from filter(loop_accuracy.is_shape, of)
             yield from _inside(of)
 
 
 class Memory:
-    """Outputs of loops between cells that nobody may write to, all bits of which are 1 before a thread has run."""
+    """Allocate the outputs of loops between guard cells; all bits are 1 before a thread has run."""
 
     def __init__(self) -> None:
         self._plain = paddle.empty
@@ -273,10 +279,10 @@ class OneAfterAnother:
     """Threads that share a loop's work, run one after another.
 
     Args:
-        code: by loop, its object file.
+        code: returns the object file of a loop.
 
     Attributes:
-        threads: how many there are.
+        threads: number of threads.
     """
 
     def __init__(self, code: Callable[[str], bytes] | None = None) -> None:
@@ -296,8 +302,8 @@ class OneAfterAnother:
     def _address(self, loop: str) -> int:
         loop_code._engine()
         try:
-            for name, asked in self._asked.items():
-                llvm.add_symbol(loop_code.THREADS[name], ctypes.cast(asked, ctypes.c_void_p).value)
+            for name, callback in self._asked.items():
+                llvm.add_symbol(loop_code.THREADS[name], ctypes.cast(callback, ctypes.c_void_p).value)
             engine, address = load_code(loop, self._code(loop))
         finally:
             for name, ours in loop_code.THREADS.items():
@@ -305,31 +311,31 @@ class OneAfterAnother:
         self._engines.append(engine)
         return address
 
-    def parallel(self, address: int, packed: object, alone: int, flags: int) -> None:
-        """In place of :data:`models.operations.loop_code._parallel`: each cell must be written by one thread, and
-        nothing else."""
+    def parallel(self, address: int, packed_arguments: object, alone: int, flags: int) -> None:
+        """Replace :data:`models.operations.loop_code._parallel`, and check that exactly one thread writes each cell."""
         run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         contents = [content for _, content in self._memory.held]
-        before = [np.full_like(content, 255) for content in contents]
-        results, written = [one.copy() for one in before], [np.zeros(len(one), int) for one in contents]
+        initial_contents = [np.full_like(content, 255) for content in contents]
+        results = [content.copy() for content in initial_contents]
+        write_counts = [np.zeros(len(content), int) for content in contents]
         self._team = alone or self.threads
         for thread in range(self._team):
             self._thread = thread
             for content in contents:
                 content[:] = 255
-            run(ctypes.addressof(packed))
-            for content, result, count in zip(contents, results, written, strict=True):
-                touched = (content != 255).any(1)
-                result[touched] = content[touched]
-                count += touched
-        for content, result, count in zip(contents, results, written, strict=True):
+            run(ctypes.addressof(packed_arguments))
+            for content, result, count in zip(contents, results, write_counts, strict=True):
+                changed_rows = (content != 255).any(1)
+                result[changed_rows] = content[changed_rows]
+                count += changed_rows
+        for content, result, count in zip(contents, results, write_counts, strict=True):
             assert not count[:GUARD].any() and not count[-GUARD:].any(), "a thread has written beside the output"
             assert (count[GUARD:-GUARD] == 1).all(), "a number was computed by no thread, or by several"
             content[:] = result
 
     @contextlib.contextmanager
     def in_force(self, monkeypatch) -> Iterator[None]:
-        """Inside the ``with`` block all loops are run so, however few numbers they work on."""
+        """Run all loops this way inside the ``with`` block, even on few numbers."""
         with monkeypatch.context() as patch:
             patch.setattr(loop_code, "_address", self.address)
             patch.setattr(loop_code, "_parallel", self.parallel)
@@ -337,7 +343,7 @@ class OneAfterAnother:
             yield
 
     def outputs(self, monkeypatch, compute: Callable[[], object]) -> object:
-        """What is computed into guarded memory."""
+        """Return the result of a computation in guarded memory."""
         self._memory.held.clear()
         with monkeypatch.context() as patch:
             patch.setattr(paddle, "empty", self._memory.empty)
@@ -345,15 +351,15 @@ class OneAfterAnother:
             return compute()
 
 
-def wrong_with(monkeypatch, threads: OneAfterAnother, call: LoopCall, counts=(1, 2, 3, 5)) -> str:
-    """What is wrong with a call's outputs, however many threads share its work; "" where nothing is."""
-    given = loop_accuracy.draw_arguments(call)
-    truths = CHECKS[call.function].exact(*given)
+def describe_errors(monkeypatch, threads: OneAfterAnother, call: LoopCall, counts=(1, 2, 3, 5)) -> str:
+    """Return a description of errors in a call's outputs for several numbers of threads, or ""."""
+    arguments = loop_accuracy.draw_arguments(call)
+    truths = CHECKS[call.function].exact(*arguments)
     for threads.threads in counts if call.function not in TOGETHER else (1,):
         try:
-            found = threads.outputs(monkeypatch, functools.partial(loop_outputs.outputs, call, given))
+            outputs = threads.outputs(monkeypatch, functools.partial(loop_outputs.outputs, call, arguments))
         except AssertionError as problem:
             return f"{call} with {threads.threads} threads: {problem}"
-        for _, message in faults([loop_accuracy.measure_error(call, found, truths)]):
+        for _, message in faults([loop_accuracy.measure_error(call, outputs, truths)]):
             return f"{call} with {threads.threads} threads: {message}"
     return ""

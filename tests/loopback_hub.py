@@ -1,22 +1,22 @@
-"""A small Hugging Face hub on 127.0.0.1, for the real clients of `huggingface_hub`, `datasets` and `transformers`.
+"""Run a small Hugging Face hub on 127.0.0.1 for the real clients of `huggingface_hub`, `datasets` and `transformers`.
 
-The clients read ``HF_ENDPOINT`` when they are imported, so what is tried runs in a child process with
+The clients read ``HF_ENDPOINT`` when they are imported, so they run in a child process with
 :meth:`LoopbackHub.environment`::
 
     with LoopbackHub() as hub:
         repository = hub.add("owner/name", folder)              # a branch "main" with one commit
         repository.commit({"config.json": b"{}"}, "refs/pr/1")  # another revision
-        repository.faults["model.safetensors"] = Cut(1000)      # and what goes wrong, switched while it runs
+        repository.faults["model.safetensors"] = Cut(1000)      # a fault, which may change while the hub runs
         subprocess.run([...], env=hub.environment(tmp_path))
         assert hub.requests == []
 
-What it answers is what the hub answers: errors with their ``X-Error-Code``, large files by way of a redirect to where
-they are stored, with ``X-Linked-Size`` and ``X-Linked-ETag``. Files are read from the disk while they are sent.
+Its responses are those of the hub: errors with their ``X-Error-Code``, and large files as a redirect to their storage,
+with ``X-Linked-Size`` and ``X-Linked-ETag``. Files are read from the disk while they are sent.
 
-It takes uploads of those who may write (``hub.writers``): repositories and branches are made, large files come by the
-Git LFS protocol, and a commit is refused whose LFS objects were not uploaded.
+Tokens with the right to write (``hub.writers``) can create repositories and branches and upload files. Large files use
+the Git LFS protocol, and a commit without its LFS objects is refused.
 
-A cut download is kept by the client in pieces of 10 MiB: what is to go on where it was must be longer.
+A client keeps an interrupted download in pieces of 10 MiB, so only longer files can resume.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import Any, BinaryIO
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 CHUNK = 2**20
-#: Kept as Git LFS objects on the hub, as are all files of more than this many bytes.
+#: Suffixes of files that the hub stores as Git LFS objects, and the size above which it does so for all files.
 LFS_SUFFIXES = (".bin", ".safetensors", ".h5", ".ot", ".model", ".parquet", ".arrow", ".gz", ".zip")
 LFS_BYTES = 10 * 2**20
 
@@ -49,12 +49,12 @@ LFS_BATCH = re.compile(r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch")
 STORAGE = re.compile(r"/storage/(model|dataset)/([^/]+)/([0-9a-f]{40})/(.+)")
 
 
-# -- what a repository holds ----------------------------------------------------------------------------------------
+# -- repositories ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a commit: its bytes, or where they are on the disk; read when they are sent."""
+    """A file of a commit: its bytes, or their path on the disk, which is read when they are sent."""
 
     source: bytes | Path
     size: int
@@ -67,7 +67,7 @@ class File:
         source = source.encode() if isinstance(source, str) else source
         size = source.stat().st_size if isinstance(source, Path) else len(source)
         sha1, sha256 = hashlib.sha1(b"blob %d\0" % size), hashlib.sha256()
-        with _opened(source) as stream:
+        with _open_source(source) as stream:
             while chunk := stream.read(CHUNK):
                 sha1.update(chunk)
                 sha256.update(chunk)
@@ -80,16 +80,16 @@ class File:
         return self.sha256 if self.lfs else self.sha1
 
     def pointer(self) -> bytes:
-        """What Git holds of an LFS object, and what lies in its place where it was not fetched."""
+        """Return the text that Git stores for an LFS object, and that a clone without LFS contains."""
         return f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {self.size}\n".encode()
 
     def entry(self, path: str) -> dict[str, Any]:
-        """As the hub lists it."""
+        """Return the entry of the file in a list of the hub."""
         lfs = {"lfs": {"oid": self.sha256, "size": self.size, "pointerSize": len(self.pointer())}} if self.lfs else {}
         return {"type": "file", "oid": self.sha1, "size": self.size, "path": path, **lfs}
 
 
-def _opened(source: bytes | Path) -> contextlib.AbstractContextManager[BinaryIO]:
+def _open_source(source: bytes | Path) -> contextlib.AbstractContextManager[BinaryIO]:
     return source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
 
 
@@ -101,16 +101,16 @@ def _files(content: Path | Mapping[str, bytes | str | Path]) -> dict[str, File]:
 
 @dataclass
 class Repository:
-    """A repository of models or data, its commits, who may read it, and what goes wrong with it.
+    """A repository of models or data, with its commits, its readers and its faults.
 
     Attributes:
         refs: branch, tag or ``refs/pr/N`` -> commit.
         access: ``public``; ``private`` (as missing for all but ``readers``); ``gated`` (listed, but its files are for
             ``readers`` only); ``missing``.
-        readers: tokens with access.
+        readers: tokens that may read it.
         faults: file -> :class:`Stall`, :class:`Cut`, :class:`Corrupt`, :class:`WrongSize`, :class:`Pointer` or
             :class:`Status`; ``None`` in a file's place: for every request of the repository (:class:`Status` only).
-        messages: of the commits that came.
+        messages: messages of the uploaded commits.
     """
 
     kind: str
@@ -123,7 +123,7 @@ class Repository:
     messages: list[str] = field(default_factory=list)
 
     def commit(self, content: Path | Mapping[str, bytes | str | Path], ref: str = "main") -> str:
-        """A commit with exactly these files (a folder, or name -> content or file), to which ``ref`` is moved."""
+        """Add a commit with exactly these files (a folder, or name -> content or file), and move ``ref`` to it."""
         files = _files(content)
         listing = json.dumps(
             [self.kind, self.id, len(self.commits), [(name, file.sha1) for name, file in files.items()]]
@@ -134,23 +134,23 @@ class Repository:
         return commit
 
     def at(self, revision: str) -> str | None:
-        """The commit that a branch, tag, pull request or commit's hash names."""
+        """Return the commit of a branch, a tag, a pull request or a commit hash."""
         return revision if revision in self.commits else self.refs.get(revision)
 
 
-# -- what goes wrong ------------------------------------------------------------------------------------------------
+# -- faults ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Stall:
-    """After byte ``at`` of the file nothing more comes; the connection stays open."""
+    """Send nothing after byte ``at`` of the file, and keep the connection open."""
 
     at: int
 
 
 @dataclass
 class Cut:
-    """The connection is closed at byte ``at`` of the file, ``times`` times; always, where that is None."""
+    """Close the connection at byte ``at`` of the file, ``times`` times, or always if it is None."""
 
     at: int
     times: int | None = None
@@ -158,26 +158,26 @@ class Cut:
 
 @dataclass(frozen=True)
 class Corrupt:
-    """Byte ``at`` is another than the one whose checksum is announced."""
+    """Change byte ``at``, so that the file does not match its checksum."""
 
     at: int
 
 
 @dataclass(frozen=True)
 class WrongSize:
-    """The file is announced with ``more`` bytes than it has (fewer, if negative)."""
+    """Announce ``more`` bytes than the file has (fewer, if negative)."""
 
     more: int
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """The Git LFS pointer lies in the place of the file."""
+    """Send the Git LFS pointer instead of the file."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """An answer of this status, with this ``X-Error-Code`` if one is given; ``headers`` such as ``Retry-After``."""
+    """Answer with this status, with ``X-Error-Code`` if a code is set, and with ``headers`` such as ``Retry-After``."""
 
     status: int
     code: str | None = None
@@ -190,7 +190,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asked. ``start``: the first byte of a Range request. ``token``: what it was asked with."""
+    """A request of a client. ``start``: the first byte of a Range request. ``token``: the token of the client."""
 
     method: str
     path: str
@@ -203,12 +203,12 @@ class LoopbackHub:
     """The hub; a context manager. See the module.
 
     Attributes:
-        requests: all that was asked so far, in order; to be cleared at will.
-        tokens: of users of the hub; any other is refused as invalid.
+        requests: all requests so far, in order; tests may clear it.
+        tokens: tokens of the users of the hub; other tokens are invalid.
         page: entries to a page of a repository's tree.
         writers: token -> the owners under whose names it may write.
-        uploaded: the LFS objects that came, by their SHA-256.
-        refusals: what goes wrong with the next request whose path has this part.
+        uploaded: the uploaded LFS objects, by their SHA-256.
+        refusals: part of a path -> fault of all requests whose path contains it.
     """
 
     def __init__(self) -> None:
@@ -233,30 +233,30 @@ class LoopbackHub:
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()
-        for connection in list(self._server.connections):  # a client may have kept one for its next question
+        for connection in list(self._server.connections):  # a client may have kept a connection for its next request
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def endpoint(self) -> str:
-        """What ``HF_ENDPOINT`` is to be."""
+        """Value of ``HF_ENDPOINT`` for clients."""
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def environment(self, home: Path, **more: str) -> dict[str, str]:
-        """The environment for a child process that takes this for the hub and keeps its cache in ``home``.
+        """Return the environment of a child process that uses this hub and has its cache in ``home``.
 
         Args:
-            more: such as ``HF_TOKEN`` or ``HF_HUB_OFFLINE="1"``.
+            more: further variables, such as ``HF_TOKEN`` or ``HF_HUB_OFFLINE="1"``.
         """
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-        kept = {
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+        variables = {
             name: value
-            for name, value in kept.items()
+            for name, value in variables.items()
             if name.lower() not in ("http_proxy", "https_proxy", "all_proxy")
         }
         return {
-            **kept,
+            **variables,
             "HF_ENDPOINT": self.endpoint,
             "HF_HOME": str(home),
             "HF_HUB_DISABLE_XET": "1",
@@ -270,7 +270,7 @@ class LoopbackHub:
     def add(
         self, id: str, content: Path | Mapping[str, bytes | str | Path], kind: str = "model", ref: str = "main"
     ) -> Repository:
-        """A new repository with one commit.
+        """Add a repository with one commit, and return it.
 
         Args:
             content: a folder, or name -> content or file.
@@ -280,9 +280,9 @@ class LoopbackHub:
         repository.commit(content, ref)
         return repository
 
-    def asked(self, part: str, method: str | None = None) -> list[Request]:
-        """The requests whose path has this part, unquoted."""
-        return [one for one in self.requests if part in one.path and method in (None, one.method)]
+    def requests_with(self, part: str, method: str | None = None) -> list[Request]:
+        """Return the requests whose unquoted path contains this part."""
+        return [request for request in self.requests if part in request.path and method in (None, request.method)]
 
 
 class _Server(ThreadingHTTPServer):
@@ -295,10 +295,10 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*arguments)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error."""
+        """Ignore errors of clients that have disconnected."""
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     def __init__(self, status: int, code: str | None, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status = status
@@ -323,7 +323,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def log_message(self, *_: Any) -> None:
-        """Nothing on the terminal."""
+        """Print nothing on the terminal."""
 
     def do_GET(self) -> None:
         self._answer(self._get)
@@ -337,7 +337,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         body = self._body()
-        self._answer(lambda path: self._put(path, body))
+        self._answer(lambda path: self._receive_lfs_object(path, body))
 
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -345,17 +345,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _post(self, path: str, body: bytes) -> None:
         for part, fault in self.hub.refusals.items():
             if part in path:
-                raise _Refused(fault.status, fault.code, fault.message, dict(fault.headers))
+                raise _RefusedError(fault.status, fault.code, fault.message, dict(fault.headers))
         if path == "/api/repos/create":
             self._create(json.loads(body))
         elif path == "/api/validate-yaml":
             self._json({"errors": [], "warnings": []})
-        elif found := LFS_BATCH.fullmatch(path):
-            self._lfs_batch(self._written(unquote(found[1])), json.loads(body))
-        elif found := WRITE.fullmatch(path):
-            name, what, revision = map(unquote, found.groups())
-            {"branch": self._branch, "preupload": self._preupload, "commit": self._take_commit}[what](
-                self._written(name), revision, body
+        elif match := LFS_BATCH.fullmatch(path):
+            self._lfs_batch(self._writable_repository(unquote(match[1])), json.loads(body))
+        elif match := WRITE.fullmatch(path):
+            name, action, revision = map(unquote, match.groups())
+            {"branch": self._branch, "preupload": self._preupload, "commit": self._take_commit}[action](
+                self._writable_repository(name), revision, body
             )
         else:
             self._api(path, parse_qs(body.decode()))
@@ -364,68 +364,68 @@ class _Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         try:
             respond(path)
-        except _Refused as refused:
-            body = json.dumps({"error": str(refused)}).encode()
-            self._start(refused.status, len(body), {"Content-Type": "application/json", **refused.headers})
+        except _RefusedError as error:
+            body = json.dumps({"error": str(error)}).encode()
+            self._start(error.status, len(body), {"Content-Type": "application/json", **error.headers})
             self._send(body)
 
     def _get(self, path: str) -> None:
-        if found := STORAGE.fullmatch(path):
-            kind, name, commit, file = map(unquote, found.groups())
-            self._stored(self.hub.repositories[kind, name], commit, file)
+        if match := STORAGE.fullmatch(path):
+            kind, name, commit, file = map(unquote, match.groups())
+            self._send_stored_file(self.hub.repositories[kind, name], commit, file)
         elif path.startswith("/api/"):
             self._api(path, {})
-        elif found := FILE.fullmatch(path):
-            dataset, name, revision, file = found.groups()
+        elif match := FILE.fullmatch(path):
+            dataset, name, revision, file = match.groups()
             self._resolve("dataset" if dataset else "model", unquote(name), unquote(revision), unquote(file))
         else:
-            raise _Refused(404, None, "Not Found")
+            raise _RefusedError(404, None, "Not Found")
 
-    # -- who may read, and which commit
+    # -- access and commits
 
     def _token(self) -> str | None:
         return (self.headers.get("Authorization") or "").removeprefix("Bearer ").strip() or None
 
     def _repository(self, kind: str, name: str, files: bool) -> Repository:
-        """The repository, if it may be read; ``files``: with what it holds, not only its list."""
+        """Return the repository if the client may read it; ``files``: the client reads files, not only their list."""
         token = self._token()
         if token is not None and token not in self.hub.tokens:
-            raise _Refused(401, None, "Invalid credentials in Authorization header")
+            raise _RefusedError(401, None, "Invalid credentials in Authorization header")
         repository = self.hub.repositories.get((kind, name))
         reader = repository is not None and token in repository.readers
         if repository is None or repository.access == "missing" or (repository.access == "private" and not reader):
             if token is None:
-                raise _Refused(401, None, "Invalid username or password.")
-            raise _Refused(404, "RepoNotFound", "Repository not found")
+                raise _RefusedError(401, None, "Invalid username or password.")
+            raise _RefusedError(404, "RepoNotFound", "Repository not found")
         if repository.access == "gated" and files and not reader:
             message = f"Access to {kind} {name} is restricted."
-            raise _Refused(401 if token is None else 403, "GatedRepo", message)
-        self._told(repository, None)
+            raise _RefusedError(401 if token is None else 403, "GatedRepo", message)
+        self._raise_fault(repository, None)
         return repository
 
-    def _told(self, repository: Repository, file: str | None) -> None:
+    def _raise_fault(self, repository: Repository, file: str | None) -> None:
         if isinstance(fault := repository.faults.get(file), Status):
-            raise _Refused(fault.status, fault.code, fault.message, dict(fault.headers))
+            raise _RefusedError(fault.status, fault.code, fault.message, dict(fault.headers))
 
     def _commit(self, repository: Repository, revision: str) -> str:
         commit = repository.at(revision)
         if commit is None:
-            raise _Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            raise _RefusedError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return commit
 
-    # -- what the API answers
+    # -- responses of the API
 
     def _api(self, path: str, form: Mapping[str, list[str]]) -> None:
-        if not (found := API.fullmatch(path)):
-            raise _Refused(404, None, "Not Found")
-        kind, name, what, revision, folder = found.groups()
+        if not (match := API.fullmatch(path)):
+            raise _RefusedError(404, None, "Not Found")
+        kind, name, action, revision, folder = match.groups()
         repository = self._repository(kind, unquote(name), files=False)
-        if what == "refs":
+        if action == "refs":
             return self._json(_refs(repository))
         commit = self._commit(repository, unquote(revision or "main"))
-        if what == "tree":
+        if action == "tree":
             return self._tree(repository.commits[commit], unquote(folder or "").strip("/"))
-        if what == "paths-info":
+        if action == "paths-info":
             return self._json(list(_paths_info(repository.commits[commit], form.get("paths", []))))
         return self._json(_info(repository, commit))
 
@@ -434,7 +434,7 @@ class _Handler(BaseHTTPRequestHandler):
         recursive = query.get("recursive", ["false"])[0].lower() in ("true", "1")
         entries = _entries(files, folder, recursive)
         if folder and not entries:
-            raise _Refused(404, "EntryNotFound", f"{folder} does not exist")
+            raise _RefusedError(404, "EntryNotFound", f"{folder} does not exist")
         first = int(query.get("cursor", ["0"])[0])
         headers = {}
         if (later := first + self.hub.page) < len(entries):
@@ -448,31 +448,33 @@ class _Handler(BaseHTTPRequestHandler):
         self._start(status, len(body), {"Content-Type": "application/json", **(headers or {})})
         self._send(body)
 
-    # -- what is written
+    # -- uploads
 
     def _may_write(self, owner: str) -> None:
         token = self._token()
         if token is None:
-            raise _Refused(401, None, "Invalid username or password.")
+            raise _RefusedError(401, None, "Invalid username or password.")
         if token not in self.hub.tokens:
-            raise _Refused(401, None, "Invalid credentials in Authorization header")
+            raise _RefusedError(401, None, "Invalid credentials in Authorization header")
         if owner not in self.hub.writers.get(token, ()):
-            raise _Refused(403, None, f'You don\'t have the rights to create a model under the namespace "{owner}"')
+            raise _RefusedError(
+                403, None, f'You don\'t have the rights to create a model under the namespace "{owner}"'
+            )
 
-    def _written(self, name: str) -> Repository:
+    def _writable_repository(self, name: str) -> Repository:
         repository = self._repository("model", name, files=True)
         self._may_write(name.partition("/")[0])
         return repository
 
-    def _create(self, wanted: Mapping[str, Any]) -> None:
-        self._may_write(wanted["organization"])
-        name = f"{wanted['organization']}/{wanted['name']}"
+    def _create(self, request: Mapping[str, Any]) -> None:
+        self._may_write(request["organization"])
+        name = f"{request['organization']}/{request['name']}"
         if ("model", name) in self.hub.repositories:
             return self._json({"error": "You already created this model repo", "url": self._url(name)}, status=409)
-        access = "private" if wanted.get("private") else "public"
-        made = Repository("model", name, access=access, readers={self._token() or ""})
-        made.commit({".gitattributes": "*.safetensors filter=lfs\n"})
-        self.hub.repositories["model", name] = made
+        access = "private" if request.get("private") else "public"
+        repository = Repository("model", name, access=access, readers={self._token() or ""})
+        repository.commit({".gitattributes": "*.safetensors filter=lfs\n"})
+        self.hub.repositories["model", name] = repository
         self._json({"url": self._url(name), "name": name})
 
     def _url(self, name: str) -> str:
@@ -480,38 +482,40 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _branch(self, repository: Repository, branch: str, body: bytes) -> None:
         if branch in repository.refs:
-            raise _Refused(409, None, f"Reference already exists: refs/heads/{branch}")
+            raise _RefusedError(409, None, f"Reference already exists: refs/heads/{branch}")
         repository.refs[branch] = repository.refs["main"]
         self._json({})
 
     def _preupload(self, repository: Repository, revision: str, body: bytes) -> None:
-        there = repository.commits[self._commit(repository, revision)]
+        existing_files = repository.commits[self._commit(repository, revision)]
         files = []
         for file in json.loads(body)["files"]:
-            path, old = file["path"], there.get(file["path"])
+            path, old = file["path"], existing_files.get(file["path"])
             large = path.endswith(LFS_SUFFIXES) or file["size"] > LFS_BYTES
             oid = {"oid": old.etag} if old else {}
             files.append({"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False, **oid})
         self._json({"files": files})
 
-    def _lfs_batch(self, repository: Repository, wanted: Mapping[str, Any]) -> None:
-        assert wanted["operation"] == "upload" and wanted["hash_algo"] == "sha256"
-        objects: list[dict[str, Any]] = [{"oid": one["oid"], "size": one["size"]} for one in wanted["objects"]]
-        for one in objects:
-            if one["oid"] not in self.hub.uploaded:
-                one["actions"] = {"upload": {"href": f"{self.hub.endpoint}/lfs-upload/{one['oid']}"}}
+    def _lfs_batch(self, repository: Repository, request: Mapping[str, Any]) -> None:
+        assert request["operation"] == "upload" and request["hash_algo"] == "sha256"
+        objects: list[dict[str, Any]] = [
+            {"oid": lfs_object["oid"], "size": lfs_object["size"]} for lfs_object in request["objects"]
+        ]
+        for lfs_object in objects:
+            if lfs_object["oid"] not in self.hub.uploaded:
+                lfs_object["actions"] = {"upload": {"href": f"{self.hub.endpoint}/lfs-upload/{lfs_object['oid']}"}}
         self._json({"transfer": "basic", "objects": objects})
 
-    def _put(self, path: str, body: bytes) -> None:
+    def _receive_lfs_object(self, path: str, body: bytes) -> None:
         oid = path.removeprefix("/lfs-upload/")
         if hashlib.sha256(body).hexdigest() != oid:
-            raise _Refused(400, None, "the content is not the one that was announced")
+            raise _RefusedError(400, None, "the content is not the one that was announced")
         self.hub.uploaded[oid] = body
         self._json({})
 
     def _take_commit(self, repository: Repository, revision: str, body: bytes) -> None:
-        before = repository.commits[self._commit(repository, revision)]
-        content: dict[str, bytes | str | Path] = {name: file.source for name, file in before.items()}
+        existing_files = repository.commits[self._commit(repository, revision)]
+        content: dict[str, bytes | str | Path] = {name: file.source for name, file in existing_files.items()}
         header, *operations = map(json.loads, body.splitlines())
         assert header["key"] == "header"
         repository.messages.append(header["value"]["summary"])
@@ -522,7 +526,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif operation["key"] == "lfsFile" and value["oid"] in self.hub.uploaded:
                 content[value["path"]] = self.hub.uploaded[value["oid"]]
             else:
-                raise _Refused(400, None, f"{operation['key']} {value['path']}: nothing was uploaded")
+                raise _RefusedError(400, None, f"{operation['key']} {value['path']}: nothing was uploaded")
         commit = repository.commit(content, revision)
         url = f"{self._url(repository.id)}/commit/{commit}"
         self._json({"commitUrl": url, "commitOid": commit, "pullRequestUrl": None})
@@ -532,11 +536,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _resolve(self, kind: str, name: str, revision: str, path: str) -> None:
         repository = self._repository(kind, name, files=True)
         commit = self._commit(repository, revision)
-        found = repository.commits[commit].get(path)
-        if found is None:
-            raise _Refused(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit})
-        self._told(repository, path)
-        file, fault = _as_told(found, repository.faults.get(path))
+        stored_file = repository.commits[commit].get(path)
+        if stored_file is None:
+            raise _RefusedError(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit})
+        self._raise_fault(repository, path)
+        file, fault = _apply_pointer(stored_file, repository.faults.get(path))
         headers = {"X-Repo-Commit": commit, "ETag": f'"{file.etag}"', "Accept-Ranges": "bytes"}
         if not file.lfs:
             return self._content(file, fault, headers)
@@ -548,22 +552,22 @@ class _Handler(BaseHTTPRequestHandler):
         }
         self._start(302, 0, headers)
 
-    def _stored(self, repository: Repository, commit: str, path: str) -> None:
-        file, fault = _as_told(repository.commits[commit][path], repository.faults.get(path))
+    def _send_stored_file(self, repository: Repository, commit: str, path: str) -> None:
+        file, fault = _apply_pointer(repository.commits[commit][path], repository.faults.get(path))
         self._content(file, fault, {"ETag": f'"{file.etag}"', "Accept-Ranges": "bytes"})
 
     def _content(self, file: File, fault: Any, headers: dict[str, str]) -> None:
         start, end = 0, file.size
-        if asked := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or ""):
-            first, last = asked.groups()
+        if byte_range := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or ""):
+            first, last = byte_range.groups()
             start = int(first) if first else max(0, file.size - int(last))
             end = min(file.size, int(last) + 1) if first and last else file.size
             if start >= file.size:
-                raise _Refused(416, None, "Range Not Satisfiable", {"Content-Range": f"bytes */{file.size}"})
+                raise _RefusedError(416, None, "Range Not Satisfiable", {"Content-Range": f"bytes */{file.size}"})
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
         if isinstance(fault, WrongSize) and not file.lfs and self.command == "HEAD":
             end += fault.more
-        self._start(206 if asked else 200, end - start, headers)
+        self._start(206 if byte_range else 200, end - start, headers)
         if self.command != "HEAD":
             self._stream(file, fault, start, end)
 
@@ -571,7 +575,7 @@ class _Handler(BaseHTTPRequestHandler):
         stop = end
         if isinstance(fault, Stall) or (isinstance(fault, Cut) and fault.times != 0):
             stop = min(end, max(start, fault.at))
-        with _opened(file.source) as stream:
+        with _open_source(file.source) as stream:
             stream.seek(start)
             at = start
             while at < stop and not self.hub.closing.is_set():
@@ -592,8 +596,8 @@ class _Handler(BaseHTTPRequestHandler):
     # -- the wire
 
     def _start(self, status: int, length: int, headers: Mapping[str, str]) -> None:
-        asked = re.match(r"bytes=(\d+)-", self.headers.get("Range") or "")
-        start = int(asked.group(1)) if asked else None
+        byte_range = re.match(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        start = int(byte_range.group(1)) if byte_range else None
         self.hub.requests.append(Request(self.command, unquote(self.path), status, start, self._token()))
         self.send_response(status)
         for name, value in headers.items():
@@ -606,12 +610,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             self.wfile.write(body)
-        except OSError:  # the client went away
+        except OSError:  # the client has disconnected
             self.close_connection = True
 
 
-def _as_told(file: File, fault: Any) -> tuple[File, Any]:
-    """The file that is served, and what goes wrong with it."""
+def _apply_pointer(file: File, fault: Any) -> tuple[File, Any]:
+    """Return the file that is sent, and its fault."""
     return (File.of("pointer", file.pointer()), None) if isinstance(fault, Pointer) else (file, fault)
 
 
@@ -656,7 +660,7 @@ def _folder_entry(path: str) -> dict[str, Any]:
 
 
 def _entries(files: Mapping[str, File], folder: str, recursive: bool) -> list[dict[str, Any]]:
-    """What is in a folder of a commit, with all below it if that was asked."""
+    """Return the entries of a folder of a commit, with all entries below it if `recursive` is set."""
     prefix = f"{folder}/" if folder else ""
     folders = {parent for path in files for parent in _folders(path)}
     everything = {path: _folder_entry(path) for path in folders} | {

@@ -1,4 +1,4 @@
-"""Trains small recipes one after another, alone or as a rank of several, and leaves what came out:
+"""Train small recipes one after another, alone or as one of several ranks, and write the results:
 
 python rank_worker.py JOBS.json
 """
@@ -27,19 +27,18 @@ from toolkit.terminal.quiet import silence_startup
 from toolkit.training import ranks
 from toolkit.training.trainer import Finetuner, TrainerCallback
 
-#: Cells of a mask from which on two are never equal by chance.
+#: Minimum cells of a mask; two masks of this size are never equal by chance.
 LARGE = 256
 
 
 def train(
-    recipe: str, overrides: list[str], folder: str, dtype: str, watched: bool = False, stop_at: int | None = None
+    recipe: str, overrides: list[str], folder: str, dtype: str, is_watched: bool = False, stop_at: int | None = None
 ) -> dict[str, Any]:
-    """Train a recipe's model in a dtype; returns the losses of its steps, the weights after the last one, and the
-    metrics of the best model.
+    """Train a recipe's model; return the losses of its steps, its final weights and the metrics of the best model.
 
     Args:
-        watched: leave what this rank did in its own ``rank-N.json`` and ``rank-N.npz`` (:class:`Watch`).
-        stop_at: stop after this step, as Ctrl-C does, and go on from the checkpoint with another trainer.
+        is_watched: write the record of this rank into ``rank-N.json`` and ``rank-N.npz`` (:class:`Watch`).
+        stop_at: stop after this step, as Ctrl-C does, and resume from the checkpoint with another trainer.
     """
     settings = load_recipe(recipe, [*overrides, f"train.output_dir={folder}"])
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -47,29 +46,29 @@ def train(
     losses: list[float] = []
     watch = Watch()
 
-    def made() -> Finetuner:
+    def create_trainer() -> Finetuner:
         runtime.seed_everything(settings.seed)
         model = load_model(settings, job)
         if dtype == "float64":
             model.to(dtype="float64")
         trainer = make_trainer(settings, Path(folder), job.task, model, LiteralConsole(quiet=True), job.prepared_data)
         trainer.record = lambda split, numbers: losses.append(numbers["loss"]) if split == "train" else None
-        if watched:
+        if is_watched:
             watch.follow(trainer)
         return trainer
 
-    trainer = made()
-    with randomness.use_rng(watch) if watched else contextlib.nullcontext():
+    trainer = create_trainer()
+    with randomness.use_rng(watch) if is_watched else contextlib.nullcontext():
         if stop_at is not None:
             trainer.add_callback(_StopAt(trainer, stop_at))
             with contextlib.suppress(SignalInterrupt):
                 trainer.fit()
-            ranks.wait_for_all()  # the first may still be writing it
-            trainer = made()
+            ranks.wait_for_all()  # the first rank may still be writing the checkpoint
+            trainer = create_trainer()
             trainer.fit(trainer.checkpoints.newest(on_damage=_no_damage))
         else:
             trainer.fit()
-    if watched:
+    if is_watched:
         watch.leave(Path(folder))
     weights = {name: value.numpy().copy() for name, value in trainer.model.state_dict().items()}
     metrics, _ = measure_best(trainer, job.prepared_data)
@@ -90,8 +89,7 @@ class _StopAt(TrainerCallback):
 
 
 class Watch(randomness.Generator):
-    """What this rank did in each step of the training: the examples that its losses are of, the dropout masks that it
-    drew, both as digests, and the gradients that its optimizer was given."""
+    """Record each training step of this rank: digests of its examples and dropout masks, and its gradients."""
 
     def __init__(self) -> None:
         self.step: int | None = None
@@ -100,18 +98,18 @@ class Watch(randomness.Generator):
         self.gradients: dict[str, np.ndarray] = {}
 
     def follow(self, trainer: Finetuner) -> None:
-        """Watch a trainer from its next step on."""
+        """Record a trainer from its next step on."""
         step, loss, watch = trainer.training_step, trainer.compute_loss, self
 
         def training_step(*arguments: Any, **options: Any) -> Any:
             watch.step = trainer.state.global_step + 1
             watch.examples[watch.step], watch.masks[watch.step] = [], []
-            done = step(*arguments, **options)
+            output = step(*arguments, **options)
             for name, parameter in trainer.model.named_parameters():
                 if parameter.grad is not None:
                     watch.gradients[f"{watch.step} {name}"] = parameter.grad.numpy().copy()
             watch.step = None
-            return done
+            return output
 
         def compute_loss(model: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
             assert watch.step is not None
@@ -127,9 +125,9 @@ class Watch(randomness.Generator):
         return mask
 
     def leave(self, folder: Path) -> None:
-        """Write all of it."""
-        seen = {"examples": self.examples, "masks": self.masks}
-        (folder / f"rank-{runtime.process_rank()}.json").write_text(json.dumps(seen))
+        """Write all records."""
+        records = {"examples": self.examples, "masks": self.masks}
+        (folder / f"rank-{runtime.process_rank()}.json").write_text(json.dumps(records))
         np.savez(folder / f"rank-{runtime.process_rank()}.npz", **self.gradients)
 
 
@@ -142,11 +140,11 @@ def main(jobs: Path) -> None:
     runtime.configure_paddle("cpu", 1)
     ranks.join()
     for job in json.loads(jobs.read_text()):
-        found = train(**job)
+        results = train(**job)
         if runtime.is_first_process():
             folder = Path(job["folder"])
-            np.savez(folder / "weights.npz", **found.pop("weights"))
-            (folder / "found.json").write_text(json.dumps(found))
+            np.savez(folder / "weights.npz", **results.pop("weights"))
+            (folder / "found.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

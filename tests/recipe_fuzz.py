@@ -1,4 +1,4 @@
-"""Recipes that somebody might write, wrong in every way that hypothesis thinks of, and the process that tries them."""
+"""Generate recipes with many kinds of errors by hypothesis, and run them in a worker process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REFORMER = {
 CTRL = {"n_layer": 1, "n_embd": 8, "n_head": 2, "dff": 8, "n_positions": 32}
 TRAIN = {"epochs": 1, "batch_size": 2, "learning_rate": 1e-3}
 
-#: A small right recipe of every task, on files that :func:`write_data` makes.
+#: A small correct recipe of every task, on the files of :func:`write_data`.
 BASES: dict[str, dict[str, Any]] = {
     "classification": {
         "model": {"config": REFORMER},
@@ -79,7 +79,7 @@ BASES: dict[str, dict[str, Any]] = {
 
 
 def write_data(folder: Path) -> None:
-    """The files that :data:`BASES` name."""
+    """Write the files that :data:`BASES` name."""
     draws = random.Random(0)
     words = {"animals": ["cat", "dog", "cow"], "fruit": ["fig", "pear", "kiwi"]}
     rows = [(" ".join(draws.choices(words[label], k=6)), label) for _ in range(6) for label in words]
@@ -100,19 +100,19 @@ def write_data(folder: Path) -> None:
         (folder / name).write_text("\n\n".join(" ".join(draws.choices(words[label], k=1200)) for _ in range(6)))
 
 
-# -- what is written ------------------------------------------------------------------------------------------------
+# -- generated recipes ------------------------------------------------------------------------------------------------
 
 
 def leaves(model: type[BaseModel], prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The path of every key that a recipe may have."""
-    found = []
+    """Return the path of every key that a recipe may have."""
+    paths = []
     for name, field in model.model_fields.items():
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
         sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        found.append((*prefix, name))
+        paths.append((*prefix, name))
         for section in sections:
-            found += leaves(section, (*prefix, name))
-    return found
+            paths += leaves(section, (*prefix, name))
+    return paths
 
 
 CONFIG_KEYS = sorted(
@@ -142,7 +142,7 @@ NUMBERS = (
     float("inf"), -0.5,
 
 )  # fmt: skip
-#: YAML as it is written, which no dumper writes.
+#: Pieces of YAML that no dumper writes.
 RAW = (
     "9" * 5000, "1." + "0" * 5000 + "1", "-" + "9" * 4400, "1e999999999",
     "!!python/object/apply:os.system ['true']", "!!binary aGk=", "!t x", "&a [*a]", "*nowhere",
@@ -154,26 +154,26 @@ RAW = (
 
 
 def values() -> st.SearchStrategy[Any]:
-    """A value of any kind: scalars that are often near what a key wants, and nested ones."""
+    """Return a strategy for values of any kind: scalars that are often nearly valid, and nested values."""
     scalars = st.one_of(
         st.sampled_from(NUMBERS), st.sampled_from(WORDS), st.booleans(), st.none(), st.integers(-3, 70),
         st.floats(), st.text(max_size=8),
     )  # fmt: skip
-    nested = st.recursive(
+    nested_values = st.recursive(
         scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
     )
-    return st.one_of(scalars, scalars, nested, st.sampled_from(RAW).map(Raw))
+    return st.one_of(scalars, scalars, nested_values, st.sampled_from(RAW).map(Raw))
 
 
 class Raw(str):
-    """Text that goes into the file as it stands."""
+    """Text that is written into the file unchanged."""
 
 
 SMALL = st.integers(1, 12)
 SHARE = st.floats(0, 1, exclude_max=True)
 SIZE = st.floats(1e-30, 1e30)
 
-#: Keys with values that are right by themselves, though not always beside the others.
+#: Keys with values that are valid in isolation, though not always together with other keys.
 LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "seed": st.integers(0, 2**32 - 1),
     "model.backward": st.sampled_from(["auto", "reversible", "autograd"]),
@@ -253,20 +253,20 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def likely_recipes(draw: st.DrawFn) -> tuple[bytes, list[str]]:
-    """A recipe in which one to four keys have other values that are right by themselves: most are accepted."""
+    """Draw a recipe in which one to four keys have other values, valid in isolation; most recipes are accepted."""
     values_of = json.loads(json.dumps(draw(st.sampled_from(list(BASES.values())))))
     for key in draw(st.lists(st.sampled_from(_known_keys(values_of)), min_size=1, max_size=4, unique=True)):
-        put(values_of, tuple(key.split(".")), draw(LIKELY[key]))
-    return written(values_of), []
+        set_key(values_of, tuple(key.split(".")), draw(LIKELY[key]))
+    return to_yaml(values_of), []
 
 
 def _known_keys(recipe: dict[str, Any]) -> list[str]:
-    """The keys of :data:`LIKELY` that the recipe's task and model know."""
+    """Return the keys of :data:`LIKELY` that the recipe's task and model know."""
     task, model = recipe.get("task", "classification"), recipe["model"].get("name", "reformer")
-    others = {
+    restricted_keys = {
         key
-        for known in (recipe_keys.TASK_KEYS, recipe_keys.MODEL_KEYS, recipe_keys.OPTIMIZER_KEYS)
-        for keys in known.values()
+        for keys_by_owner in (recipe_keys.TASK_KEYS, recipe_keys.MODEL_KEYS, recipe_keys.OPTIMIZER_KEYS)
+        for keys in keys_by_owner.values()
         for key in keys
     }
     own = {*recipe_keys.TASK_KEYS[task], *recipe_keys.MODEL_KEYS[model], *recipe_keys.OPTIMIZER_KEYS["adamw"]}
@@ -274,7 +274,7 @@ def _known_keys(recipe: dict[str, Any]) -> list[str]:
     return sorted(
         key
         for key in LIKELY
-        if (key not in others or key in own)
+        if (key not in restricted_keys or key in own)
         and (not key.startswith("model.config.") or key.rpartition(".")[2] in config)
         and (key != "tokenizer.vocab_size" or model == "ctrl")
     )
@@ -282,22 +282,22 @@ def _known_keys(recipe: dict[str, Any]) -> list[str]:
 
 @st.composite
 def recipes(draw: st.DrawFn) -> tuple[bytes, list[str]]:
-    """A recipe's file and the overrides of its command line: a right one in which one to four things were changed."""
+    """Draw a recipe file and the overrides of its command line: a correct recipe with one to four changes."""
     values_of = json.loads(json.dumps(draw(st.sampled_from(list(BASES.values())))))
     overrides = []
     for path, value in draw(st.lists(st.tuples(st.sampled_from(KEYS), values()), max_size=4)):
         if draw(st.integers(0, 5)) == 0 and not isinstance(value, (list, dict)):
             overrides.append(f"{'.'.join(path)}={'' if value is None else value}")
         else:
-            put(values_of, path, value)
-    text = written(values_of)
+            set_key(values_of, path, value)
+    text = to_yaml(values_of)
     if draw(st.integers(0, 5)) == 0:
-        text = damaged(draw, text)
-    return text, [override.replace("\0", "") for override in overrides]  # no command line holds NUL
+        text = damage_bytes(draw, text)
+    return text, [override.replace("\0", "") for override in overrides]  # a command line cannot contain NUL
 
 
-def put(section: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set a key, whatever stands in the way."""
+def set_key(section: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Set a key, and replace values on its path that are not sections."""
     for name in path[:-1]:
         if not isinstance(section.get(name), dict):
             section[name] = {}
@@ -305,26 +305,26 @@ def put(section: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     section[path[-1]] = value
 
 
-def written(content: dict[str, Any]) -> bytes:
-    """As YAML, with what is :class:`Raw` put in as it stands."""
+def to_yaml(content: dict[str, Any]) -> bytes:
+    """Return the YAML of a recipe, with values of :class:`Raw` unchanged."""
     raw: list[str] = []
 
-    def marked(value: Any) -> Any:
+    def mark_raw_values(value: Any) -> Any:
         if isinstance(value, Raw):
             raw.append(str(value))
             return f"RAW{len(raw) - 1}RAW"
         if isinstance(value, dict):
-            return {key: marked(item) for key, item in value.items()}
-        return [marked(item) for item in value] if isinstance(value, list) else value
+            return {key: mark_raw_values(item) for key, item in value.items()}
+        return [mark_raw_values(item) for item in value] if isinstance(value, list) else value
 
-    text = yaml.safe_dump(marked(content), sort_keys=False)
+    text = yaml.safe_dump(mark_raw_values(content), sort_keys=False)
     for number, fragment in enumerate(raw):
         text = text.replace(f"RAW{number}RAW", fragment)
     return text.encode("utf-8", "surrogatepass")
 
 
-def damaged(draw: st.DrawFn, text: bytes) -> bytes:
-    """With bytes removed, doubled, or others put in their place."""
+def damage_bytes(draw: st.DrawFn, text: bytes) -> bytes:
+    """Return the text with some bytes removed, doubled or replaced."""
     place = draw(st.integers(0, len(text)))
     length = draw(st.integers(0, 40))
     new = draw(
@@ -333,11 +333,11 @@ def damaged(draw: st.DrawFn, text: bytes) -> bytes:
     return text[:place] + new + text[place + length :]
 
 
-# -- who tries it ---------------------------------------------------------------------------------------------------
+# -- the worker -----------------------------------------------------------------------------------------------------
 
 
 class Worker:
-    """:mod:`recipe_worker` in a folder with the data, started anew when a recipe has ended it."""
+    """A process of :mod:`recipe_worker` in a folder with the data, which starts again if a recipe has ended it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -345,7 +345,7 @@ class Worker:
         self.process: subprocess.Popen | None = None
 
     def ask(self, text: bytes, overrides: list[str], train: bool) -> dict[str, Any]:
-        """The worker's answer; ``crashed`` or ``hung`` where it has none."""
+        """Return the worker's answer, with ``crashed`` or ``hung`` if there is none."""
         process = self.process or self._start()
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps({"text": text.hex(), "overrides": overrides, "train": train}) + "\n")

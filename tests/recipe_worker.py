@@ -1,6 +1,6 @@
-"""A process that checks recipes, and trains those that are accepted for one step: one JSON line in, one out.
+"""Check recipes in a process, and train accepted recipes for one step: one JSON line in, one JSON line out.
 
-A recipe that ends it by a signal or hangs is found by whoever asks (:class:`recipe_fuzz.Worker`).
+The parent process (:class:`recipe_fuzz.Worker`) detects a recipe that ends this process or hangs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from toolkit.machine.runtime import configure_paddle
 from toolkit.recipe.load import load_recipe
 from toolkit.terminal.quiet import silence_startup
 
-#: Laid over a recipe that is trained for one step.
+#: Overrides of a recipe that is trained for one step.
 ONE_STEP = ("train.epochs=null", "train.max_steps=1", "train.output_dir=run", "runtime.threads=null")
 
 
 def answer(text: bytes, overrides: list[str], train: bool) -> dict:
-    """What becomes of a recipe: ``refused`` with the message; ``accepted``; or ``traceback``."""
+    """Return the result of a recipe: ``refused`` with the message, ``accepted``, or ``traceback``."""
     Path("x.yaml").write_bytes(text)
     try:
         recipe = load_recipe("x.yaml", overrides)
@@ -57,15 +57,15 @@ def one_step(overrides: list[str]) -> dict:
 
 
 def main() -> None:
-    asked, said = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    requests, responses = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the output of libraries is not a response
     silence_startup()
     configure_paddle("cpu", 1)
-    for line in asked:
+    for line in requests:
         case = json.loads(line)
-        told = answer(bytes.fromhex(case["text"]), case["overrides"], case["train"])
-        said.write(json.dumps(told) + "\n")
-        said.flush()
+        response = answer(bytes.fromhex(case["text"]), case["overrides"], case["train"])
+        responses.write(json.dumps(response) + "\n")
+        responses.flush()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the suite repeats: a little each time, all of it with ``SOAK=1 make test-slow``, which takes hours."""
+"""Number of repetitions in the suite: a few by default, all with ``SOAK=1 make test-slow``, which takes hours."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TypeVar
 
 Case = TypeVar("Case")
 
-#: Whether all is repeated.
+#: Whether the suite runs all repetitions.
 WHOLE = os.environ.get("SOAK") == "1"
 
 
-def times(few: int, many: int) -> int:
-    """How often something is tried at random."""
-    return many if WHOLE else few
+def times(usual_count: int, soak_count: int) -> int:
+    """Return the number of random trials."""
+    return soak_count if WHOLE else usual_count
 
 
 def some(cases: Sequence[Case], step: int = 2) -> list[Case]:
-    """Cases that show the same of different things: every ``step``-th of them."""
+    """Return every ``step``-th of similar cases, or all in a soak."""
     return list(cases)[:: 1 if WHOLE else step]

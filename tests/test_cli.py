@@ -1,4 +1,4 @@
-"""The command line as a user runs it: one clear line and an exit status, never a traceback."""
+"""Test the command line as a user runs it: an error is one clear line and an exit status, never a traceback."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ RECIPES = sorted(path.name for path in (ROOT / "recipes").glob("*.yaml"))
 
 @pytest.fixture
 def run(command_line, monkeypatch):
-    """Run `toolkit ARGUMENTS` in this process; gives exit status, stdout, stderr."""
+    """Return a function that runs `toolkit ARGUMENTS` in this process and returns exit status, stdout and stderr."""
     monkeypatch.chdir(ROOT)
     return command_line
 
 
 def every_command(command: click.Command, name: str = "toolkit") -> Iterator[tuple[str, click.Command]]:
     yield name, command
-    for known, inner in getattr(command, "commands", {}).items():
-        yield from every_command(inner, f"{name} {known}")
+    for inner_name, inner in getattr(command, "commands", {}).items():
+        yield from every_command(inner, f"{name} {inner_name}")
 
 
-def test_the_help_of_every_command_and_option_says_something():
+def test_every_command_and_option_has_a_help_text():
     for name, command in every_command(cli.toolkit):
         assert len((command.help or "").split()) >= 4, name
         for option in command.params:
             if isinstance(option, click.Option):
-                said = option.help or ""
-                assert len(said.split()) >= 4 and said.endswith("."), f"{name} {option.opts[0]}: {said}"
+                help_text = option.help or ""
+                assert len(help_text.split()) >= 4 and help_text.endswith("."), f"{name} {option.opts[0]}: {help_text}"
 
 
 def test_the_help_has_every_command_in_one_group_and_cuts_no_sentence():
-    said = cli.toolkit.get_help(click.Context(cli.toolkit, info_name="toolkit", terminal_width=80))
-    listed = re.findall(r"^  (\w[\w ]*?)  ", said.partition("Your data:")[2], re.MULTILINE)
-    assert sorted(listed) == sorted(cli.toolkit.commands)
-    assert "..." not in said.replace("[ARGS]...", "") and max(map(len, said.splitlines())) <= 80
+    help_text = cli.toolkit.get_help(click.Context(cli.toolkit, info_name="toolkit", terminal_width=80))
+    listed_commands = re.findall(r"^  (\w[\w ]*?)  ", help_text.partition("Your data:")[2], re.MULTILINE)
+    assert sorted(listed_commands) == sorted(cli.toolkit.commands)
+    assert "..." not in help_text.replace("[ARGS]...", "") and max(map(len, help_text.splitlines())) <= 80
 
 
 def test_help_imports_nothing_heavy():
@@ -55,12 +55,12 @@ def test_help_imports_nothing_heavy():
         "except SystemExit: pass\n"
         "print([m for m in ('paddle', 'torch', 'datasets', 'numpy', 'pydantic', 'yaml', 'rich') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert "--skip-parity REASON" in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "--skip-parity REASON" in result.stdout
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
-def test_every_recipe_that_ships_is_valid_and_says_what_each_key_is_for(run):
+def test_every_published_recipe_is_valid_and_explains_each_key(run):
     assert len(RECIPES) >= 3
     for name in RECIPES:
         status, _, err = run("recipe", "show", f"recipes/{name}")
@@ -70,7 +70,7 @@ def test_every_recipe_that_ships_is_valid_and_says_what_each_key_is_for(run):
             assert not line or is_section or "#" in line, f"{name}:{number} has no comment"
 
 
-def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_path):
+def test_recipes_without_other_data_are_valid(run, monkeypatch, tmp_path):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     for name in ("ctrl_lm", "reformer_cls", "reformer_lm", "reformer_qa"):
@@ -84,25 +84,29 @@ def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_pat
 
 
 @pytest.mark.shared_data
-def test_the_recipes_on_other_data_check_out(run, shared_data, monkeypatch, tmp_path):
+def test_recipes_on_other_data_are_valid(run, shared_data, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     reviews, texts = shared_data / "movie_reviews", shared_data / "text"
-    files = [f"data.files.{split}={reviews / split}.jsonl" for split in ("train", "test")]
+    files = [f"data.files.{split_name}={reviews / split_name}.jsonl" for split_name in ("train", "test")]
     sources = f"data.sources={{Books: {texts / 'dracula.txt'}, Wikipedia: [{texts / 'wikitext2_test.txt'}]}}"
-    given = {"reformer_cls_movie_reviews": files, "ctrl_lm_domains": [sources], "ctrl_lm_salesforce": [sources]}
-    given["reformer_lm_crime_and_punishment"] = [f"data.files.train={texts / 'dracula.txt'}"]
-    for name in (*given, "reformer_qa_squad"):
-        assert run("recipe", "check", f"recipes/{name}.yaml", *given.get(name, []))[0] == 0
+    overrides_by_recipe = {
+        "reformer_cls_movie_reviews": files,
+        "ctrl_lm_domains": [sources],
+        "ctrl_lm_salesforce": [sources],
+    }
+    overrides_by_recipe["reformer_lm_crime_and_punishment"] = [f"data.files.train={texts / 'dracula.txt'}"]
+    for name in (*overrides_by_recipe, "reformer_qa_squad"):
+        assert run("recipe", "check", f"recipes/{name}.yaml", *overrides_by_recipe.get(name, []))[0] == 0
 
 
-def test_a_recipe_that_wants_the_user_s_files_says_so_at_its_line(run):
+def test_a_recipe_without_its_data_files_is_refused_at_its_line(run):
     for name, key in (("reformer_cls_movie_reviews", "data.files.train"), ("ctrl_lm_domains", "data.sources.Books")):
         status, _, err = run("recipe", "check", f"recipes/{name}.yaml")
         assert status == 2 and err.startswith(f"error: recipes/{name}.yaml:") and f": {key}: " in err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "expected_error"),
     [
         (
             ["finetune", "recipes/reformer_cls.yaml", "train.batch_sise=4"],
@@ -128,10 +132,10 @@ def test_a_recipe_that_wants_the_user_s_files_says_so_at_its_line(run):
         (["recipe", "check", "recipes/ctrl_lm.yaml", "data.max_length=512"], "n_positions: 256 is less than 512"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_status_2(run, arguments, expected):
+def test_a_mistake_is_one_line_and_exit_status_2(run, arguments, expected_error):
     status, out, err = run(*arguments)
     assert status == 2
-    assert err.startswith("error: ") and expected in err and err.count("\n") == 1
+    assert err.startswith("error: ") and expected_error in err and err.count("\n") == 1
     assert "Traceback" not in out + err
 
 
@@ -152,8 +156,8 @@ def test_wrong_usage_is_exit_status_2(run, arguments):
     assert status == 2 and "Usage: " in err
 
 
-#: By command below `parity`, what it needs, and what it does not take: options of another one, and arguments.
-NOT_ITS_OWN = {
+#: For each command below `parity`: its required arguments, and arguments and options of other commands that it refuses.
+FOREIGN_ARGUMENTS = {
     "": (["--model", "ctrl"], ["--mutants", "--limits", "--sweep=2", "--gates=2", "--reference=B", "--ops=reference",
                                "--kernels=softmax"]),
     "record": (["--model", "ctrl", "-o", "B"], ["--trace", "--reference=B", "--kernels=softmax", "--gates=2"]),
@@ -170,33 +174,34 @@ NOT_ITS_OWN = {
 
 
 @pytest.mark.parametrize(
-    ("command", "other"), [(command, other) for command, (_, others) in NOT_ITS_OWN.items() for other in others]
+    ("command", "foreign_argument"),
+    [(command, argument) for command, (_, arguments) in FOREIGN_ARGUMENTS.items() for argument in arguments],
 )
-def test_a_command_of_the_gate_refuses_what_is_not_its_own(run, tmp_path, monkeypatch, command, other):
+def test_a_command_of_the_gate_refuses_foreign_arguments(run, tmp_path, monkeypatch, command, foreign_argument):
     monkeypatch.chdir(tmp_path)
-    status, out, err = run("parity", *command.split(), *NOT_ITS_OWN[command][0], other)
+    status, out, err = run("parity", *command.split(), *FOREIGN_ARGUMENTS[command][0], foreign_argument)
     assert (status, out) == (2, "")
-    said = [line for line in err.splitlines() if line.startswith("Error: ")]
-    what = "No such option" if other.startswith("-") else "Got unexpected extra argument"
-    assert len(said) == 1 and err.endswith(said[0] + "\n")
-    assert re.match(rf"Error: {what}:? ['(]?{other.partition('=')[0]}\b", said[0])
+    error_lines = [line for line in err.splitlines() if line.startswith("Error: ")]
+    expected_error = "No such option" if foreign_argument.startswith("-") else "Got unexpected extra argument"
+    assert len(error_lines) == 1 and err.endswith(error_lines[0] + "\n")
+    assert re.match(rf"Error: {expected_error}:? ['(]?{foreign_argument.partition('=')[0]}\b", error_lines[0])
     assert re.match(rf"Usage: .* parity {command} ?\[?[OB]", err) and "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_python_m_toolkit_is_the_same_program(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "toolkit", "parity", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
     )
     status, out, _ = run("parity", "--help")
     assert status == 0
-    assert done.stdout.partition("\n")[2] == out.partition("\n")[2] and "--reference-python PATH" in out
-    for command in filter(None, NOT_ITS_OWN):
+    assert result.stdout.partition("\n")[2] == out.partition("\n")[2] and "--reference-python PATH" in out
+    for command in filter(None, FOREIGN_ARGUMENTS):
         assert command in out and run("parity", command, "--help")[1] != out
 
 
-#: How the files of a gate begin.
+#: First lines of the files of a gate.
 OF_A_GATE = {
     "parity.json": '{\n "schema": 3,',
     "bitwise.json": '{\n "schema": 1,',
@@ -208,7 +213,7 @@ OF_A_GATE = {
 
 @pytest.fixture
 def without_torch(tmp_path) -> Path:
-    """A Python that has no packages."""
+    """Return a Python without packages."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
@@ -236,18 +241,18 @@ def test_an_aborted_gate_leaves_no_report_of_an_earlier_one(
     for name in (*OF_A_GATE, "notes.txt"):
         (folder / name).write_text(OF_A_GATE.get(name, "mine"))
     arguments = [without_torch if argument == "PYTHON" else argument for argument in arguments]
-    left, _, err = run("parity", *arguments, "--output", tmp_path / "out")
-    assert left == status and err.startswith("error: ") and message in err and err.count("\n") == 1
-    assert [path.name for path in folder.iterdir()] == ["notes.txt"]  # what is not of a gate stays
+    exit_status, _, err = run("parity", *arguments, "--output", tmp_path / "out")
+    assert exit_status == status and err.startswith("error: ") and message in err and err.count("\n") == 1
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]  # foreign files stay
 
 
 @pytest.mark.parametrize("name", OF_A_GATE)
 @pytest.mark.parametrize("kind", ["text", "link", "pipe", "bytes"])
-def test_a_file_that_is_called_as_a_gates_and_is_none_is_named_and_nothing_is_removed(run, tmp_path, name, kind):
+def test_a_foreign_file_named_like_a_gates_is_reported_and_nothing_is_removed(run, tmp_path, name, kind):
     folder = tmp_path / "out" / "cpu"
     folder.mkdir(parents=True)
-    for known, begins in OF_A_GATE.items():
-        (folder / known).write_text(begins)
+    for file_name, begins in OF_A_GATE.items():
+        (folder / file_name).write_text(begins)
     path = folder / name
     path.unlink()
     if kind == "link":
@@ -259,7 +264,7 @@ def test_a_file_that_is_called_as_a_gates_and_is_none_is_named_and_nothing_is_re
         path.write_bytes(b"mine" if kind == "text" else bytes(range(256)))
     status, _, err = run("parity", "--model", "ctrl", "--output", tmp_path / "out")
     assert status == 2 and err.count("\n") == 1 and f"{path}: is not of an earlier gate, and would be lost" in err
-    assert {one.name for one in folder.iterdir()} == set(OF_A_GATE)
+    assert {path.name for path in folder.iterdir()} == set(OF_A_GATE)
 
 
 def test_show_prints_a_recipe_that_loads_again(run, tmp_path):
@@ -270,15 +275,15 @@ def test_show_prints_a_recipe_that_loads_again(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("raised", "status", "line"),
+    ("error_name", "status", "line"),
     [("ParityDrift", 1, "error: drift"), ("Inconclusive", 3, "error: drift"), ("UserError", 2, "error: drift")],
 )
-def test_each_kind_of_failure_has_its_exit_status(run, monkeypatch, raised, status, line):
+def test_each_kind_of_failure_has_its_exit_status(run, monkeypatch, error_name, status, line):
     from toolkit import errors
     from toolkit.recipe import load
 
     def fail(*_):
-        raise getattr(errors, raised)("drift")
+        raise getattr(errors, error_name)("drift")
 
     monkeypatch.setattr(load, "load_recipe", fail)
     assert run("recipe", "show", "x") == (status, "", f"{line}\n")
@@ -295,7 +300,7 @@ def test_an_interruption_is_one_line(run, monkeypatch):
     assert status == 130 and err.strip() == "interrupted"
 
 
-#: Options of `toolkit parity` that gave a traceback, or seconds of work, and the beginning of what is said now.
+#: Impossible options of `toolkit parity`, and the beginning of the error message.
 IMPOSSIBLE = [
     (["--length", "1000000000"], "the configuration, --length and --batch-size: 10,630,530 parameters take 0.6 GB"),
     (["num_hashes=999999999"], "the configuration, --length and --batch-size: "),
@@ -318,13 +323,15 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), IMPOSSIBLE, ids=[" ".join(options)[:30] for options, _ in IMPOSSIBLE])
-def test_what_no_gate_can_be_is_refused_in_one_line(options, said, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("options", "expected_error"), IMPOSSIBLE, ids=[" ".join(options)[:30] for options, _ in IMPOSSIBLE]
+)
+def test_impossible_options_of_the_gate_are_refused_in_one_line(options, expected_error, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as leave:
         cli.main(["parity", "--model", "reformer", *options])
     assert leave.value.code == 2
-    assert f"rror: {said}" in capsys.readouterr().err
+    assert f"rror: {expected_error}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a" * 256, "x/" * 3000])
@@ -336,10 +343,10 @@ def test_what_no_gate_can_be_is_refused_in_one_line(options, said, tmp_path, mon
         "parity judge @ port.py", "parity record --model reformer --output @",
     ],
 )  # fmt: skip
-def test_a_name_that_no_file_can_have_is_refused(run, words, name):
+def test_an_impossible_file_name_is_refused(run, words, name):
     status, _, error = run(*(name if word == "@" else word for word in words.split()))
-    said = "holds a null character" if "\0" in name else f"has {len(name)} characters; shorten the name"
-    assert status == 2 and said in error and "Traceback" not in error
+    expected_error = "holds a null character" if "\0" in name else f"has {len(name)} characters; shorten the name"
+    assert status == 2 and expected_error in error and "Traceback" not in error
 
 
 def test_an_error_quotes_the_ends_of_a_long_value(run):
@@ -348,13 +355,13 @@ def test_an_error_quotes_the_ends_of_a_long_value(run):
     assert " ... " in error and len(error) < 1100
 
 
-def test_a_recipe_with_a_name_of_the_longest_size_is_only_missing(run):
+def test_a_recipe_with_a_name_of_maximum_length_is_reported_missing(run):
     status, _, error = run("recipe", "check", "a" * 252)
     assert status == 2 and "cannot read the recipe: No such file or directory" in error
 
 
 def test_numbers_of_the_command_line_are_read_as_in_a_recipe():
-    """YAML 1.1 takes 1e-5 for a word."""
+    """Test 1e-5, which YAML 1.1 reads as a word."""
     config, _ = make_configuration(
         "reformer", "sequence_classification", "mixed", 1, 64, ["layer_norm_eps=1e-5"], "random"
     )
@@ -362,7 +369,7 @@ def test_numbers_of_the_command_line_are_read_as_in_a_recipe():
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "expected_words"),
     [
         ("toolkit fi", ["plain,finetune", "plain,finish"]),
         ("toolkit recipe ch", ["plain,check"]),
@@ -373,8 +380,8 @@ def test_numbers_of_the_command_line_are_read_as_in_a_recipe():
         ("toolkit recipe check x.yaml card.", ["plain,card.license=", "plain,card.language="]),
     ],
 )
-def test_a_shell_completes_commands_options_and_keys(words, expected):
-    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_TOOLKIT_COMPLETE": "bash_complete"}
+def test_a_shell_completes_commands_options_and_keys(words, expected_words):
+    variables = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_TOOLKIT_COMPLETE": "bash_complete"}
     program = [sys.executable, "-c", "import sys; sys.argv[0] = 'toolkit'; from toolkit.cli import main; main()"]
-    found = subprocess.run(program, env={**os.environ, **asked}, capture_output=True, text=True, timeout=120)
-    assert found.stdout.split() == expected and not found.stderr
+    result = subprocess.run(program, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120)
+    assert result.stdout.split() == expected_words and not result.stderr

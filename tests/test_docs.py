@@ -1,4 +1,4 @@
-"""What the documents quote of the code is what the code says: counts, lists, tables, and the bounds of the gate."""
+"""Test that the documents quote the code correctly: counts, lists, tables, and the bounds of the gate."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def values() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("document", TEXTS)
-def test_a_document_quotes_what_the_code_says_now(document, values):
+def test_a_document_quotes_the_current_code(document, values):
     old = [place[0] for place in docs.PLACE.finditer(TEXTS[document]) if place[0] != docs.current(place[0], values)]
     assert old == [], f"{document} quotes what has changed: run `make docs`"
 
 
-def test_every_quotation_has_a_place_and_no_marker_is_left_open(values):
+def test_every_quotation_is_used_and_every_marker_is_closed(values):
     assert {name for text in TEXTS.values() for name in docs.PLACE.findall(text)} == set(values)
     for document, text in TEXTS.items():
         rest = re.sub("`[^`\n]*`", "", docs.PLACE.sub("", text))
         assert "docs -->" not in rest and "<!-- docs" not in rest, document
 
 
-def test_a_quotation_that_is_old_is_written_anew():
+def test_an_outdated_quotation_is_updated():
     text = "All <!-- docs:faults.ctrl -->121<!-- /docs --> faults."
     assert docs.current(text, {"faults.ctrl": "122"}) == text.replace("121", "122")
 
 
 @pytest.mark.parametrize("document", TEXTS)
 def test_no_line_of_a_paragraph_begins_with_a_marker(document):
-    """Markdown takes such a line for HTML: the paragraph ends, and its code and links are not rendered."""
+    """Markdown reads such a line as HTML: the paragraph ends, and its code and links are not rendered."""
     assert re.findall(r"^[ >-]*<!-- /?docs.*-->.*\S.*$", TEXTS[document], re.MULTILINE) == []
 
 
@@ -78,8 +78,8 @@ def parity_commands(document: str) -> list[str]:
     sentences = re.sub(r"^```.*?^```$", "", TEXTS[document], flags=re.MULTILINE | re.DOTALL)
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", sentences)]
     lines = [re.sub(r"\s+# .*", "", line) for line in TEXTS[document].splitlines()]
-    found = [text for text in (*spans, *lines) if text.startswith("toolkit parity ")]
-    return [" ".join(PLACEHOLDERS.get(word, word) for word in text.split()) for text in found]
+    commands = [text for text in (*spans, *lines) if text.startswith("toolkit parity ")]
+    return [" ".join(PLACEHOLDERS.get(word, word) for word in text.split()) for text in commands]
 
 
 @pytest.mark.parametrize("document", ["toolkit/parity/PAIRS.md", "toolkit/parity/MEASUREMENTS.md"])
@@ -112,14 +112,14 @@ def stated_bounds(document: str) -> dict[tuple[str, str], str]:
     return {
         (file, name.strip("`")): value.replace("^", "**")
         for names, values, file in rows
-        if names.count(",") == values.count(",")  # else a constant has a number for each dtype
+        if names.count(",") == values.count(",")  # otherwise a constant has a number for each dtype
         for name, value in zip(names.split(", "), values.split(", "), strict=True)
     }
 
 
 def constants(file: str) -> dict[str, ast.expr]:
-    """The constants that a file of the gate, or of another package of the toolkit, assigns: name -> expression."""
-    found: dict[str, ast.expr] = {}
+    """Return the constants in a file of the gate or of another package of the toolkit: name -> expression."""
+    expressions: dict[str, ast.expr] = {}
     paths = (ROOT / "toolkit" / "parity" / file, ROOT / "toolkit" / file)
     source = next(path for path in paths if path.exists()).read_text(encoding="utf-8")
     for node in ast.parse(source).body:
@@ -127,13 +127,13 @@ def constants(file: str) -> dict[str, ast.expr]:
             continue
         target, value = node.targets[0], node.value
         pairs = zip(target.elts, value.elts, strict=True) if isinstance(target, ast.Tuple) else [(target, value)]
-        found |= {name.id: given for name, given in pairs}
-    return found
+        expressions |= {name.id: expression for name, expression in pairs}
+    return expressions
 
 
 @pytest.mark.parametrize(("document", "least"), zip(BOUNDS, (15, 6, 12), strict=True))
-def test_the_documents_give_the_bounds_that_the_gate_has(document, least):
-    stated = stated_bounds(document)
-    assert len(stated) >= least
-    for (file, name), value in stated.items():
+def test_the_documents_give_the_bounds_of_the_gate(document, least):
+    bounds = stated_bounds(document)
+    assert len(bounds) >= least
+    for (file, name), value in bounds.items():
         assert eval(ast.unparse(constants(file)[name])) == eval(value), f"{file}: {name}"

@@ -1,4 +1,4 @@
-"""A forked program does what the same program does when it starts by itself, and leaves nothing behind."""
+"""Test that a forked program behaves like a program in a new interpreter, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ TOOLKIT = [sys.executable, "-m", "toolkit"]
 
 @pytest.fixture
 def processes(monkeypatch) -> list[subprocess.Popen]:
-    """The processes that the test has started, in the order of their start."""
-    started: list[subprocess.Popen] = []
+    """Return the processes that the test has started, in the order of their start."""
+    started_processes: list[subprocess.Popen] = []
 
     class RecordedPopen(fork_server.ForkingPopen):
         def __init__(self, *arguments, **options) -> None:
             super().__init__(*arguments, **options)
-            started.append(self)
+            started_processes.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", RecordedPopen)
-    scratch._start_janitor()  # which is started once, by whichever gate is the first
-    started.clear()
-    return started
+    scratch._start_janitor()  # the first gate of a process starts it once
+    started_processes.clear()
+    return started_processes
 
 
 @pytest.fixture
 def without_server(monkeypatch):
-    """A function after which programs start by themselves."""
+    """Return a function after which programs start in new interpreters."""
     return lambda: monkeypatch.delenv(fork_server.ADDRESS)
 
 
@@ -67,7 +67,7 @@ def results_of(job: Path) -> dict[str, object]:
     return results
 
 
-def test_a_forked_gate_writes_what_a_gate_with_new_interpreters_writes(tmp_path, processes, without_server):
+def test_a_forked_gate_writes_the_same_as_a_gate_with_new_interpreters(tmp_path, processes, without_server):
     interpreters = workers_of(reformer_request(TINY_REFORMER))
     jobs = [written_job(tmp_path / str(number)) for number in range(3)]
     for job in jobs[:2]:
@@ -76,43 +76,54 @@ def test_a_forked_gate_writes_what_a_gate_with_new_interpreters_writes(tmp_path,
     without_server()
     run_workers([jobs[2]], quiet(), interpreters)
     assert [process._status is not None for process in processes[6:]] == [False] * 3
-    *forked, started = map(results_of, jobs)
-    assert len(started) > 2 and forked == [started, started]
+    *forked_results, new_interpreter_results = map(results_of, jobs)
+    assert len(new_interpreter_results) > 2 and forked_results == [new_interpreter_results, new_interpreter_results]
 
 
-def test_a_forked_run_writes_what_a_run_with_a_new_interpreter_writes(tmp_path, without_server):
+def test_a_forked_run_writes_the_same_as_a_run_with_a_new_interpreter(tmp_path, without_server):
     recipe = write_recipes(tmp_path)[0]
     runs = {}
     for name in ("forked", "started"):
         if name == "started":
             without_server()
-        asked = ["finetune", recipe, f"train.output_dir={tmp_path / name}", "train.max_steps=8", "--skip-parity", "x"]
-        runs[name] = subprocess.run([*TOOLKIT, *map(str, asked)], cwd=ROOT, capture_output=True, text=True)
+        arguments = [
+            "finetune",
+            recipe,
+            f"train.output_dir={tmp_path / name}",
+            "train.max_steps=8",
+            "--skip-parity",
+            "x",
+        ]
+        runs[name] = subprocess.run([*TOOLKIT, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
     assert runs["forked"].returncode == runs["started"].returncode == 0, runs
     lines = [run.stdout.replace(str(tmp_path / name), "RUN").splitlines() for name, run in runs.items()]
-    assert all(one == other for one, other in zip(*lines, strict=True) if not one.startswith("trained "))
+    assert all(
+        first_line == second_line
+        for first_line, second_line in zip(*lines, strict=True)
+        if not first_line.startswith("trained ")
+    )
     assert runs["forked"].stderr == runs["started"].stderr
     weights = [(tmp_path / name / "model/model.safetensors").read_bytes() for name in runs]
     assert weights[0] == weights[1]
 
 
 def test_a_forked_worker_that_is_killed_is_reported_and_ends_the_others(tmp_path, processes, monkeypatch):
-    class FirstIsKilled(subprocess.Popen):
+    class KillFirstPopen(subprocess.Popen):
         def __init__(self, *arguments, **options) -> None:
             super().__init__(*arguments, **options)
             if len(processes) == 1:
                 os.kill(self.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(subprocess, "Popen", FirstIsKilled)
+    monkeypatch.setattr(subprocess, "Popen", KillFirstPopen)
     with pytest.raises(Inconclusive, match="the reference could not run: it was killed"):
         run_workers([written_job(tmp_path / "job")], quiet(), workers_of(reformer_request(TINY_REFORMER)))
-    # The comparator may have ended before, when the port's end of their pipe was closed.
+    # The comparator may have ended earlier, because the port's end of their pipe was closed.
     assert [process.returncode for process in processes][:2] == [-signal.SIGKILL] * 2
     assert processes[2].returncode in (0, -signal.SIGKILL)
     assert not any(Path(f"/proc/{process.pid}").exists() for process in processes)
 
 
-def test_a_forked_command_runs_the_source_tree_streams_folder_and_environment_of_its_own(tmp_path):
+def test_a_forked_command_has_its_own_source_tree_streams_folder_and_environment(tmp_path):
     source = copied_source(
         tmp_path / "copy", "toolkit/cli.py", ('@recipe.command("list")', '@recipe.command("enumerate")')
     )
@@ -120,12 +131,12 @@ def test_a_forked_command_runs_the_source_tree_streams_folder_and_environment_of
     environment = {**os.environ, "PYTHONPATH": str(source), "COLUMNS": "70"}
     for command, message in (("enumerate", f"error: {source}/recipes: holds no recipes"), ("list", "No such command")):
         with open(tmp_path / "log", "w") as log:
-            asked = [*TOOLKIT, "recipe", command]
-            done = subprocess.run(asked, cwd=tmp_path / "elsewhere", env=environment, stdout=log, stderr=log)
-        assert done.returncode == 2 and message in (tmp_path / "log").read_text()
+            command_line = [*TOOLKIT, "recipe", command]
+            result = subprocess.run(command_line, cwd=tmp_path / "elsewhere", env=environment, stdout=log, stderr=log)
+        assert result.returncode == 2 and message in (tmp_path / "log").read_text()
 
 
-def test_a_program_is_recognized_only_if_nothing_could_tell_the_difference(tmp_path):
+def test_a_program_is_recognized_only_if_a_fork_behaves_equally(tmp_path):
     environment = launch.worker_environment()
     worker = launch.module_command(
         sys.executable, "toolkit.parity.reference", "tokens", str(written_job(tmp_path / "job"))
@@ -149,13 +160,16 @@ def test_a_program_is_recognized_only_if_nothing_could_tell_the_difference(tmp_p
 
 def test_another_environment_has_another_template():
     usual = {"environment": {"OMP_NUM_THREADS": "1", "TMPDIR": "a"}}
-    for other, is_shared in (({"TMPDIR": "b", "TOOLKIT_CACHE": "c"}, True), ({"OMP_NUM_THREADS": "7"}, False)):
-        changed = {"environment": {**usual["environment"], **other}}
-        assert (fork_server._settings(changed) == fork_server._settings(usual)) is is_shared
+    for other_variables, is_shared in (
+        ({"TMPDIR": "b", "TOOLKIT_CACHE": "c"}, True),
+        ({"OMP_NUM_THREADS": "7"}, False),
+    ):
+        changed_request = {"environment": {**usual["environment"], **other_variables}}
+        assert (fork_server._settings(changed_request) == fork_server._settings(usual)) is is_shared
 
 
 @pytest.mark.new_interpreter
-def test_a_test_that_asks_for_new_interpreters_has_them(processes):
+def test_a_marked_test_gets_new_interpreters(processes):
     subprocess.run([*TOOLKIT, "recipe", "list"], cwd=ROOT, capture_output=True, check=True)
     assert [process._status for process in processes] == [None]
 

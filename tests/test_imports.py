@@ -1,4 +1,4 @@
-"""What a command imports of the large packages: none that it does not need. No time is asserted."""
+"""Test that a command imports only the large packages that it needs; no test asserts a duration."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-#: Packages that take a tenth of a second or more to be imported, or that nothing here uses.
+#: Packages whose import takes a tenth of a second or more, or that the toolkit does not use.
 HEAVY = (
     "paddle", "paddlenlp", "torch", "transformers", "datasets", "pandas", "pyarrow", "sklearn", "scipy.stats",
     "scipy.optimize", "fastapi", "aiohttp", "visualdl", "wandb", "seqeval", "narwhals", "matplotlib", "onnx",
     "babel.dates", "numba",
 )  # fmt: skip
-#: `datasets` and what it imports.
+#: `datasets` and its own imports.
 DATA = {"datasets", "pandas", "pyarrow", "aiohttp"}
 RUN_COMMAND = "from toolkit import cli; cli.main({!r})"
 ON_THE_CPU = "from toolkit.machine import runtime; runtime.configure_paddle('cpu'); "
 
-#: What is done -> Python that does it, and the heavy packages that it may import.
-DONE: dict[str, tuple[str, set[str]]] = {
+#: Action -> its Python code, and the heavy packages that it may import.
+ACTIONS: dict[str, tuple[str, set[str]]] = {
     "--help": (RUN_COMMAND.format(["--help"]), set()),
     "parity --help": (RUN_COMMAND.format(["parity", "--help"]), set()),
     "bench --help": (RUN_COMMAND.format(["bench", "--help"]), set()),
@@ -33,7 +33,7 @@ DONE: dict[str, tuple[str, set[str]]] = {
     "recipe check of built-in documents": (RUN_COMMAND.format(["recipe", "check", "recipes/ctrl_lm.yaml"]), set()),
     "recipe show": (RUN_COMMAND.format(["recipe", "show", "recipes/reformer_cls.yaml"]), set()),
     "compare": ("import toolkit.commands.compare", set()),
-    # Each but for the work itself.
+    # The commands without their actual work.
     "predict": (
         f"{ON_THE_CPU}import toolkit.commands.predict, toolkit.commands.generate, models.reformer.modeling, "
         "models.reformer.tokenizer",
@@ -63,22 +63,24 @@ DONE: dict[str, tuple[str, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("what", DONE)
-def test_a_command_imports_no_heavy_package_that_it_does_not_need(what):
-    code, needed = DONE[what]
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_command_imports_only_heavy_packages_that_it_needs(action):
+    code, allowed_packages = ACTIONS[action]
     program = (
         f"import sys\ntry:\n    {code}\nexcept SystemExit as end:\n    assert not end.code, end\n"
         f"print('IMPORTED', *[name for name in {HEAVY!r} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    said, *imported = done.stdout.splitlines()[-1].split()
-    assert said == "IMPORTED" and not (odd := set(imported) - needed), f"{what} imports {', '.join(sorted(odd))}"
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr[-2000:]
+    marker, *imported_packages = result.stdout.splitlines()[-1].split()
+    assert marker == "IMPORTED" and not (odd := set(imported_packages) - allowed_packages), (
+        f"{action} imports {', '.join(sorted(odd))}"
+    )
 
 
 @pytest.mark.slow
-def test_paddlenlp_that_is_entered_by_the_short_way_has_all_it_has():
-    """A user's own code asks for what nobody here imports; names and classes are those of a plain import."""
+def test_paddlenlp_by_the_short_import_has_all_its_names():
+    """Compare names and classes with a plain import, since the user's code may use any of them."""
     code = (
         "import models.reformer.modeling, sys\n"
         "import toolkit.training.trainer\n"
@@ -94,12 +96,12 @@ def test_paddlenlp_that_is_entered_by_the_short_way_has_all_it_has():
         "from datasets import Dataset\n"
         "assert sys.modules['paddlenlp.trainer.trainer'].datasets.Dataset is Dataset\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr[-2000:]
 
 
 def test_no_module_imports_itself_through_other_modules():
-    """Imports inside functions and imports for types count too."""
+    """Find import cycles, including imports inside functions and imports for types."""
     graph = grimp.build_graph("toolkit", "models", cache_dir=None)
     imported_modules = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     graphlib.TopologicalSorter(imported_modules).prepare()  # raises CycleError, which names the modules

@@ -1,5 +1,4 @@
-"""The source lines in README.md's sample reports are where the gate would point today, and README.zh.md says the same
-in Chinese, here and in recipes/."""
+"""Test that the sample reports in README.md name current source lines, and that the Chinese README.zh.md is in step."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from toolkit.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+FENCED_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 PLACE = r"(\w+/[\w/]+\.py):(\d+)"
 
 
@@ -24,19 +23,21 @@ def source(path: str, line: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("sample", "expected"),
+    ("sample", "expected_pattern"),
     [
         (rf"^DRIFT [\w.]+\.(\w+) \((\w+), {PLACE}", r"self\.{0} = {1}\(|self\.{0} = self\.\w+\("),
         (rf"\.\w+ \((\w+), \S+, class at {PLACE}", r"^class {0}\b"),
     ],
     ids=["a module", "its class"],
 )
-def test_a_place_in_the_readme_is_the_line_it_names(sample, expected):
-    found = re.findall(sample, README, re.MULTILINE)
-    assert found
-    for *names, path, line in found:
-        wanted = expected.format(*names)
-        assert re.search(wanted, source(path, line)), f"README.md: {path}:{line} is {source(path, line).strip()!r}"
+def test_a_source_location_in_the_readme_is_current(sample, expected_pattern):
+    samples = re.findall(sample, README, re.MULTILINE)
+    assert samples
+    for *names, path, line in samples:
+        line_pattern = expected_pattern.format(*names)
+        assert re.search(line_pattern, source(path, line)), (
+            f"README.md: {path}:{line} is {source(path, line).strip()!r}"
+        )
 
 
 def test_the_readme_stays_short():
@@ -44,43 +45,46 @@ def test_the_readme_stays_short():
 
 
 def blocks(text: str) -> list[str]:
-    """The fenced blocks, without their comments, which are translated."""
-    return [re.sub(r"\s*(^|\s)# .*", "", block, flags=re.MULTILINE) for block in FENCED.findall(text)]
+    """Return the fenced blocks without their comments, which are translated."""
+    return [re.sub(r"\s*(^|\s)# .*", "", block, flags=re.MULTILINE) for block in FENCED_BLOCK.findall(text)]
 
 
 def code(text: str) -> set[str]:
-    """The commands, keys and files that stand within the sentences."""
-    return {" ".join(found.split()) for found in re.findall(r"`([^`]+)`", FENCED.sub("", text))}
+    """Return the commands, keys and files within the sentences."""
+    return {" ".join(code_span.split()) for code_span in re.findall(r"`([^`]+)`", FENCED_BLOCK.sub("", text))}
 
 
 def links(text: str) -> set[str]:
-    """Where the text leads, but for the same text in the other language."""
+    """Return the targets of links, except for the text in the other language."""
     return {link.replace(".zh.md", ".md") for link in re.findall(r"\]\(([^)]+)\)", text)} - {"README.md"}
 
 
 def headings(text: str) -> list[str]:
-    return re.findall(r"^#+(?= )", FENCED.sub("", text), re.MULTILINE)
+    return re.findall(r"^#+(?= )", FENCED_BLOCK.sub("", text), re.MULTILINE)
 
 
 @pytest.fixture(params=[".", "recipes"])
 def folder(request) -> Path:
-    """A folder whose README.md has a README.zh.md beside it."""
+    """Return a folder with a README.md and a README.zh.md."""
     return ROOT / request.param
 
 
 @pytest.fixture
 def texts(folder) -> tuple[str, str]:
-    """The English and the Chinese text."""
+    """Return the English and the Chinese text."""
     english, chinese = ((folder / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
     return english, chinese
 
 
 def test_both_readmes_have_the_same_blocks_of_code(texts):
     english, chinese = map(blocks, texts)
-    for one, other, others in (("README.md", "README.zh.md", chinese), ("README.zh.md", "README.md", english)):
-        for block in english if one == "README.md" else chinese:
-            assert block in others, (
-                f"{other} lacks a block of {one} (or it differs there in more than comments):\n{block}"
+    for first_name, second_name, second_blocks in (
+        ("README.md", "README.zh.md", chinese),
+        ("README.zh.md", "README.md", english),
+    ):
+        for block in english if first_name == "README.md" else chinese:
+            assert block in second_blocks, (
+                f"{second_name} lacks a block of {first_name} (or it differs there in more than comments):\n{block}"
             )
     assert english == chinese, "the blocks of README.zh.md are in another order than those of README.md"
 
@@ -88,20 +92,20 @@ def test_both_readmes_have_the_same_blocks_of_code(texts):
 def test_both_readmes_have_the_same_sections_code_and_links(texts):
     english, chinese = texts
     assert headings(english) == headings(chinese), "README.md and README.zh.md have other sections"
-    for what in (code, links):
-        odd = what(english) ^ what(chinese)
+    for extract in (code, links):
+        odd = extract(english) ^ extract(chinese)
         assert not odd, f"in one of README.md and README.zh.md alone: {', '.join(sorted(odd))}"
 
 
-def test_the_readmes_lead_to_each_other_and_to_files_that_are_there(folder, texts):
-    for text, other in zip(texts, ("README.zh.md", "README.md"), strict=True):
-        assert f"]({other})" in "".join(text.splitlines()[:4])
+def test_the_readmes_link_to_each_other_and_to_existing_files(folder, texts):
+    for text, other_name in zip(texts, ("README.zh.md", "README.md"), strict=True):
+        assert f"]({other_name})" in "".join(text.splitlines()[:4])
         for link in re.findall(r"\]\(([^)]+)\)", text):
             if not link.startswith("http"):
                 assert (folder / link.partition("#")[0]).exists(), link
 
 
-#: By document, the folder that its paths of source files are relative to.
+#: Document -> the folder to which its paths of source files are relative.
 DOCUMENTS = {
     "README.md": ".",
     "recipes/README.md": ".",
@@ -113,24 +117,23 @@ DOCUMENTS = {
         (f"toolkit/parity/{name}.md" for name in ("README", "PAIRS", "INTERNALS", "MEASUREMENTS")), "toolkit/parity"
     ),
 }
-#: What a path of a source file begins with: the packages, and the folders of models and of the gate.
+#: Prefixes of paths of source files: the packages, and the folders of models and of the gate.
 ROOMS = {"toolkit", "models", "tests"} | {
     folder.name for above in ("models", "toolkit/parity") for folder in (ROOT / above).iterdir() if folder.is_dir()
 }
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_the_source_files_that_a_document_names_are_there(document):
-    """Written with their room. Capitals stand for any family; a file without a room is of the user's, or of the room
-    that was named before it."""
-    text = FENCED.sub("", (ROOT / document).read_text(encoding="utf-8"))
-    named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+\.(?:py|yaml))\b", text)
-    missing = [path for path in named if not re.search("[A-Z]{2}", path) and not any(
+def test_the_source_files_in_a_document_exist(document):
+    """Check paths with a package. Capitals stand for any family; a file without a package may be the user's."""
+    text = FENCED_BLOCK.sub("", (ROOT / document).read_text(encoding="utf-8"))
+    paths = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+\.(?:py|yaml))\b", text)
+    missing = [path for path in paths if not re.search("[A-Z]{2}", path) and not any(
         (ROOT / folder / path).is_file() for folder in (DOCUMENTS[document], "."))]  # fmt: skip
     assert missing == []
 
 
-def test_the_readme_of_models_names_files_with_their_room():
+def test_the_readme_of_models_names_files_with_their_package():
     text = (ROOT / "models/README.md").read_text(encoding="utf-8")
     assert re.findall(r"`(\w+\.py)`", text) == ["collector.py", "families.py"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from loopback_hub import LoopbackHub
-from test_readme import FENCED, README, ROOT
+from test_readme import FENCED_BLOCK, README, ROOT
 
 from toolkit import cli
 from toolkit.errors import UserError
@@ -281,7 +281,7 @@ COMMAND = re.compile(r"(\$ )?(toolkit|make|hf|pip|python|source|export|eval|_TOO
 
 def console_blocks() -> list[list[str]]:
     """Return the lines of the blocks that are not files, without comments and blank lines."""
-    found = [block for text in TEXTS.values() for block in FENCED.findall(text) if block.startswith("```\n")]
+    found = [block for text in TEXTS.values() for block in FENCED_BLOCK.findall(text) if block.startswith("```\n")]
     blocks = [block.splitlines()[1:-1] for block in found]
     lines = [[re.sub(r"\s+# .*", "", text).rstrip() for text in block] for block in blocks]
     return [[line for line in block if line] for block in lines]
@@ -295,7 +295,7 @@ def commands() -> list[str]:
             found += [line.removeprefix("$ ") for line in block if line.startswith("$ ")]
         elif any(COMMAND.match(line) for line in block):
             found += block
-    texts = (FENCED.sub("", text) for text in TEXTS.values())
+    texts = (FENCED_BLOCK.sub("", text) for text in TEXTS.values())
     spans = (" ".join(span.split()) for text in texts for span in re.findall(r"`([^`]+)`", text))
     return list(dict.fromkeys([*found, *(span for span in spans if re.match(r"(toolkit|make) \w", span))]))
 
@@ -321,13 +321,15 @@ def test_lines_that_do_not_run_here_have_options_that_are_known():
 
 def my_recipe() -> str:
     """Return the recipe that recipes/README.md asks to save as my.yaml."""
-    (block,) = (block for block in FENCED.findall(TEXTS["recipes/README.md"]) if block.startswith("```yaml\ntask:"))
+    (block,) = (
+        block for block in FENCED_BLOCK.findall(TEXTS["recipes/README.md"]) if block.startswith("```yaml\ntask:")
+    )
     return "\n".join(block.splitlines()[1:-1]) + "\n"
 
 
 def decoder_pair() -> dict[str, str]:
     """Return the two files of a pair that README.md shows: name -> text."""
-    blocks = [block for block in FENCED.findall(README) if "def build(config)" in block]
+    blocks = [block for block in FENCED_BLOCK.findall(README) if "def build(config)" in block]
     sides = ["port.py" if "from paddle" in block else "reference.py" for block in blocks]
     return {side: "\n".join(block.splitlines()[1:-1]) + "\n" for side, block in zip(sides, blocks, strict=True)}
 

@@ -1,4 +1,4 @@
-"""What wandb has written, as its own messages: the records of ``run-ID.wandb``, LevelDB's log format."""
+"""Read the files of wandb: the records of ``run-ID.wandb``, in LevelDB's log format, as wandb's own messages."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 HEADER, BLOCK = 7, 32768
-#: Types of a chunk after which a record is whole: it was in one, or this is its last.
+#: Types of the last chunk of a record.
 WHOLE, LAST = 1, 4
 
 
 def records(path: Path) -> Iterator[Any]:
-    """wandb's records in a file, up to a chunk that was being written when the process was killed."""
+    """Yield wandb's records in a file, up to a chunk that a kill has cut."""
     from wandb.proto import wandb_internal_pb2
 
     data = path.read_bytes()
     assert data[:4] == b":W&B"
     position, parts = HEADER, b""
     while position + HEADER <= len(data):
-        left = BLOCK - position % BLOCK
-        if left < HEADER:  # no header fits: the block is padded
-            position += left
+        bytes_left = BLOCK - position % BLOCK
+        if bytes_left < HEADER:  # no header fits: the block is padded
+            position += bytes_left
             continue
         checksum, length, kind = struct.unpack_from("<IHB", data, position)
         chunk = data[position + HEADER : position + HEADER + length]
@@ -43,13 +43,13 @@ class OfflineRun:
     """One start of a run.
 
     Attributes:
-        id: of the run.
-        config, summary: by key.
-        rows: what was logged, without wandb's own columns.
-        axes: by a metric's name or glob, the metric that is its x axis.
-        files: that were saved.
-        artifacts: types of those that were logged.
-        exit_code: how it ended; None of one that was killed.
+        id: identifier of the run.
+        config, summary: values by key.
+        rows: logged values, without wandb's own columns.
+        axes: name or glob of a metric -> the metric on its x axis.
+        files: names of the saved files.
+        artifacts: types of the logged artifacts.
+        exit_code: exit code of the run; None if it was killed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,5 +80,5 @@ class OfflineRun:
 
 
 def offline_runs(folder: Path) -> list[OfflineRun]:
-    """The starts of the run of a run folder, in their order."""
+    """Return the starts of the run in a run folder, in order."""
     return [OfflineRun(path) for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))]

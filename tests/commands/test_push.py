@@ -1,4 +1,4 @@
-"""`toolkit push`: the real client of the hub uploads a run to a small hub on the loopback interface."""
+"""Test `toolkit push`: the real client uploads a run to a small hub on the loopback interface."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ TOKEN, STRANGER = "hf_writer", "hf_stranger"
 
 
 @pytest.fixture(scope="module")
-def trained(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
+def trained_run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
     return train(recipe_file, tmp_path_factory.mktemp("runs") / "tiny", "train.max_steps=2")
 
 
 @pytest.fixture
-def run(trained, tmp_path) -> Path:
-    """A run of its own, that has passed the gate."""
+def run(trained_run, tmp_path) -> Path:
+    """Return a separate copy of a run that has passed the gate."""
     folder = tmp_path / "tiny"
-    shutil.copytree(trained, folder)
+    shutil.copytree(trained_run, folder)
     (folder / REPORT / STARTS).unlink()
     record_start(folder, 0, "parity: 12 tensors", None)
     return folder
 
 
 @pytest.fixture(scope="module")
-def served():
+def shared_hub():
     with LoopbackHub() as hub:
         hub.tokens |= {TOKEN, STRANGER}
         hub.writers[TOKEN] = {"team"}
@@ -43,16 +43,16 @@ def served():
 
 
 @pytest.fixture
-def hub(served):
-    """The hub, empty."""
-    served.repositories.clear()
-    served.uploaded.clear()
-    served.refusals.clear()
-    served.requests.clear()
-    return served
+def hub(shared_hub):
+    """Return the hub without content."""
+    shared_hub.repositories.clear()
+    shared_hub.uploaded.clear()
+    shared_hub.refusals.clear()
+    shared_hub.requests.clear()
+    return shared_hub
 
 
-#: `toolkit` again and again in one process, as a start takes seconds: a line of arguments in, an answer out.
+#: Runs `toolkit` many times in one process, as a start takes seconds: reads a line of arguments, prints an answer.
 PROGRAM = """
 import contextlib, io, json, os, sys
 from toolkit import cli
@@ -71,35 +71,35 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def client(served, tmp_path_factory):
-    """Starts processes for the hub; of the same environment, one."""
-    started: dict[tuple, subprocess.Popen] = {}
+def client(shared_hub, tmp_path_factory):
+    """Return a function that runs commands for the hub, in one process for each environment."""
+    processes: dict[tuple, subprocess.Popen] = {}
 
     def ask(arguments: list[str], token: str | None, **more: str) -> list:
         key = tuple(sorted(more.items()))
-        if key not in started:
-            environment = {**served.environment(tmp_path_factory.mktemp("home"), **more), "PYTHONPATH": str(ROOT)}
-            started[key] = subprocess.Popen(
+        if key not in processes:
+            environment = {**shared_hub.environment(tmp_path_factory.mktemp("home"), **more), "PYTHONPATH": str(ROOT)}
+            processes[key] = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
             )
-        process = started[key]
+        process = processes[key]
         assert process.stdin and process.stdout
         process.stdin.write(json.dumps({"arguments": arguments, "token": token}) + "\n")
         process.stdin.flush()
         return json.loads(process.stdout.readline())
 
     yield ask
-    for process in started.values():
+    for process in processes.values():
         process.communicate(timeout=30)
 
 
 @pytest.fixture
 def push(client):
-    """(exit status, the standard output's lines, those of the errors)"""
+    """Return a function that pushes a run and returns exit status, lines of output and lines of errors."""
 
     def ask(run: Path, name: str, *options: str, token: str | None = TOKEN, **more: str) -> list:
         return client(["push", str(run), name, *options], token, **more)
@@ -107,51 +107,53 @@ def push(client):
     return ask
 
 
-def test_the_model_and_its_card_are_pushed_and_nothing_else(hub, run, push):
+def test_only_the_model_and_its_card_are_pushed(hub, run, push):
     (run / "model" / ".partial").write_text("half")
     (run / "model" / "model.safetensors.partial").write_text("half")
-    status, said, errors = push(run, "team/tiny")
+    status, output_lines, errors = push(run, "team/tiny")
     assert (status, errors) == (0, [])
     repository = hub.repositories["model", "team/tiny"]
     commit = repository.refs["main"]
-    assert said[1] == f"{hub.endpoint}/team/tiny at commit {commit}"
+    assert output_lines[1] == f"{hub.endpoint}/team/tiny at commit {commit}"
     files = repository.commits[commit]
-    expected = {path.name: path.read_bytes() for path in (run / "model").iterdir() if "partial" not in path.name}
-    assert {name: file.source for name, file in files.items() if name in expected} == expected
-    assert set(files) == {*expected, "README.md", ".gitattributes"}
+    expected_files = {path.name: path.read_bytes() for path in (run / "model").iterdir() if "partial" not in path.name}
+    assert {name: file.source for name, file in files.items() if name in expected_files} == expected_files
+    assert set(files) == {*expected_files, "README.md", ".gitattributes"}
     card = files["README.md"].source.decode()
     assert (
         'from_pretrained("team/tiny")' in card and str(run) not in card.partition("## How to load")[2].split("Or h")[0]
     )
-    assert "The parity gate was skipped" in card  # the copied run's own card is not made anew
+    assert "The parity gate was skipped" in card  # the copied run's own card is not written again
     assert repository.messages == ["Add tiny"]
-    assert "model.safetensors" in files and list(hub.uploaded.values()) == [expected["model.safetensors"]]
+    assert "model.safetensors" in files and list(hub.uploaded.values()) == [expected_files["model.safetensors"]]
 
 
 def test_a_branch_a_message_a_private_repository_and_the_reports(hub, run, push):
     (run / REPORT / "parity.json").write_text("{}")
     options = ["--private", "--revision", "try/1", "--message", "first try", "--with-report"]
-    status, said, errors = push(run, "team/secret", *options)
+    status, output_lines, errors = push(run, "team/secret", *options)
     assert (status, errors) == (0, [])
     repository = hub.repositories["model", "team/secret"]
     assert repository.access == "private" and repository.messages == ["first try"]
     assert set(repository.commits[repository.refs["main"]]) == {".gitattributes"}
-    pushed = set(repository.commits[repository.refs["try/1"]])
-    assert {"report.html", f"{REPORT}/parity.json", "config.json"} <= pushed
-    assert not any(name.startswith(("predictions", "metrics", "recipe", "checkpoints")) for name in pushed)
-    # A second time, nothing has changed: no commit, and nothing is sent again.
+    pushed_names = set(repository.commits[repository.refs["try/1"]])
+    assert {"report.html", f"{REPORT}/parity.json", "config.json"} <= pushed_names
+    assert not any(name.startswith(("predictions", "metrics", "recipe", "checkpoints")) for name in pushed_names)
+    # The second push has no changes, so it sends nothing and creates no commit.
     hub.requests.clear()
-    status, said, errors = push(run, "team/secret", *options)
+    status, output_lines, errors = push(run, "team/secret", *options)
     assert (status, errors) == (0, [])
-    assert said[1].endswith(repository.refs["try/1"])
-    assert said[2].startswith("note: the weights give the logits as they were trained; toolkit predict divides them")
-    assert not hub.asked("/commit/") and not hub.asked("/lfs-upload/")
+    assert output_lines[1].endswith(repository.refs["try/1"])
+    assert output_lines[2].startswith(
+        "note: the weights give the logits as they were trained; toolkit predict divides them"
+    )
+    assert not hub.requests_with("/commit/") and not hub.requests_with("/lfs-upload/")
     repository.access = "public"
     status, _, (error,) = push(run, "team/secret", "--private")
     assert status == 2 and "team/secret exists and is public" in error
 
 
-def test_what_was_trained_without_the_gate_is_pushed_only_if_asked_for_and_the_card_says_so(hub, run, push):
+def test_a_run_without_the_gate_is_pushed_only_on_request_and_its_card_mentions_it(hub, run, push):
     record_start(run, 1, None, "no torch here")
     (run / "README.md").write_text("---\ntags: [x]\n---\nMy own words.\n")
     status, _, (error,) = push(run, "team/tiny")
@@ -167,7 +169,7 @@ def test_what_was_trained_without_the_gate_is_pushed_only_if_asked_for_and_the_c
 
 
 @pytest.mark.parametrize(
-    ("token", "more", "expected"),
+    ("token", "more", "expected_error"),
     [
         (None, {}, f"cannot push to team/tiny: not logged in; {LOGIN}"),
         ("hf_wrong", {}, "cannot push to team/tiny: the hub does not know this token"),
@@ -179,10 +181,10 @@ def test_what_was_trained_without_the_gate_is_pushed_only_if_asked_for_and_the_c
     ],
     ids=["no login", "unknown token", "no right", "offline", "unreachable"],
 )
-def test_what_the_hub_refuses_is_a_line(token, more, expected, hub, run, push):
-    status, said, errors = push(run, "team/tiny", token=token, **more)
-    assert (status, said, len(errors)) == (1, [], 1)
-    assert expected in errors[0]
+def test_a_refusal_of_the_hub_is_reported_in_one_line(token, more, expected_error, hub, run, push):
+    status, output_lines, errors = push(run, "team/tiny", token=token, **more)
+    assert (status, output_lines, len(errors)) == (1, [], 1)
+    assert expected_error in errors[0]
 
 
 @pytest.mark.slow
@@ -198,7 +200,7 @@ def test_a_repository_that_may_only_be_read_and_a_hub_out_of_order(hub, run, pus
     ) == [".gitattributes"]
 
 
-def test_a_damaged_run_and_a_wrong_name_are_refused_before_the_hub_is_asked(hub, run, push):
+def test_a_damaged_run_and_a_wrong_name_are_refused_without_a_request(hub, run, push):
     assert "is no name of a repository; write OWNER/NAME" in push(run, "tiny")[2][0]
     (run / "model" / "config.json").write_text("{")
     status, _, (error,) = push(run, "team/tiny")

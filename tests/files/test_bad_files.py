@@ -1,6 +1,6 @@
-"""Bad files: whatever is wrong with one, it is said in one line that names it; nothing crashes, hangs or stays behind.
+"""Test damaged files: one line names the file; nothing crashes, hangs or stays behind.
 
-Each kind of file that is read (data, tokenizers, checkpoints) with each damage of :mod:`damages`.
+Each kind of input file (data, tokenizers, checkpoints) is tested with each damage of :mod:`damages`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damages import DAMAGES, SURELY_BAD, damage
+from damages import DAMAGES, UNREADABLE, damage
 from safetensors.numpy import save_file
 
 from models import families
@@ -49,9 +49,9 @@ class Kind:
     """A kind of file.
 
     Attributes:
-        file: its name, in the folder that `make` fills.
-        make: writes good files.
-        load: (folder) -> what reads them as a command does.
+        file: its name in the folder of `make`.
+        make: function that writes valid files.
+        load: function that reads the files in a folder like a command.
     """
 
     file: str
@@ -155,7 +155,7 @@ def load_bpe(folder: Path) -> object:
 
 
 def checkpoint_in(name: str, keys: dict, shards: int) -> Callable[[Path], None]:
-    """Writes a small checkpoint into `weights`."""
+    """Return a function that writes a small checkpoint into `weights`."""
 
     def make(folder: Path) -> None:
         weights = folder / "weights"
@@ -165,10 +165,10 @@ def checkpoint_in(name: str, keys: dict, shards: int) -> Callable[[Path], None]:
         tensors = part.initial_weights(schema.resolve(keys), "sequence_classification", 0)
         names = [list(tensors)[start::shards] for start in range(shards)]
         files = ["model.safetensors"] if shards == 1 else [f"model-{number}.safetensors" for number in range(shards)]
-        for file, chosen in zip(files, names, strict=True):
-            save_file({key: tensors[key] for key in chosen}, weights / file)
+        for file, names_in_file in zip(files, names, strict=True):
+            save_file({key: tensors[key] for key in names_in_file}, weights / file)
         if shards > 1:
-            index = {key: file for file, chosen in zip(files, names, strict=True) for key in chosen}
+            index = {key: file for file, names_in_file in zip(files, names, strict=True) for key in names_in_file}
             (weights / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
 
     return make
@@ -180,8 +180,8 @@ def load_checkpoint(name: str) -> Callable[[Path], object]:
         text += f"model: {{name: {name}, weights: weights}}\n"
         recipe = recipe_in(folder, text + ("tokenizer: {vocab_size: 50}\n" if name == "ctrl" else ""))
         check_model(recipe)
-        stored = json.loads((folder / "weights" / "config.json").read_text(encoding="utf-8-sig"))
-        config = families.part(name, "schema").resolve(stored)
+        stored_config = json.loads((folder / "weights" / "config.json").read_text(encoding="utf-8-sig"))
+        config = families.part(name, "schema").resolve(stored_config)
         weights, _ = first_weights(recipe, config, folder / "weights")
         assert all(np.isfinite(value).all() for value in weights.values())
         return weights
@@ -213,7 +213,7 @@ KINDS = {
     "a shard": Kind("weights/model-1.safetensors", checkpoint_in(REFORMER, SMALL, 2), load_checkpoint(REFORMER)),
 }  # fmt: skip
 
-#: Damages that leave some kinds what they were: their file may be absent, or any text is one.
+#: Damages after which some kinds stay valid: the file may be absent, or any text is valid.
 HARMLESS = {
     ("a tokenizer's settings", "nothing"),
     ("settings of CTRL's", "nothing"),
@@ -224,42 +224,44 @@ HARMLESS = {
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory) -> Callable[[str], Path]:
-    """The good files of a kind, made once."""
-    made: dict[str, Path] = {}
+    """Return a function that gives the folder of valid files of a kind, written once."""
+    folders: dict[str, Path] = {}
 
     def of(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = tmp_path_factory.mktemp("good")
-            KINDS[kind].make(made[kind])
-        return made[kind]
+        if kind not in folders:
+            folders[kind] = tmp_path_factory.mktemp("good")
+            KINDS[kind].make(folders[kind])
+        return folders[kind]
 
     return of
 
 
 @pytest.fixture(autouse=True)
 def in_time() -> Iterator[None]:
-    """A reader that waits for ever fails its test."""
+    """Fail the test if a reader waits forever."""
 
     def late(*_: object) -> None:
         raise AssertionError("reading takes longer than 30 seconds")
 
-    before = signal.signal(signal.SIGALRM, late)
+    previous_handler = signal.signal(signal.SIGALRM, late)
     signal.alarm(30)
     yield
     signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, previous_handler)
 
 
 def outcome(load: Callable[[Path], object], folder: Path) -> str | None:
-    """The message of what refuses the files in a folder; None where they load."""
+    """Return the error message for the files in a folder, or None if they load."""
     try:
         load(folder)
     except ToolkitError as problem:
         return str(problem)
     finally:
         cache = Path(os.environ["TOOLKIT_CACHE"])
-        left = [path for path in cache.rglob("*") if path.name.startswith(".unfinished") or path.name == "scratch"]
-        assert not left
+        partial_files = [
+            path for path in cache.rglob("*") if path.name.startswith(".unfinished") or path.name == "scratch"
+        ]
+        assert not partial_files
     return None
 
 
@@ -274,19 +276,19 @@ def test_a_good_file_loads(good, tmp_path, kind):
 def test_a_bad_file_is_named_in_one_line(good, tmp_path, capfd, kind, name):
     folder = Path(shutil.copytree(good(kind), tmp_path / "x"))
     damage(folder / KINDS[kind].file, name)
-    capfd.readouterr()  # `datasets` shows a bar where it writes the first of its kind
+    capfd.readouterr()  # `datasets` shows a progress bar on its first write
     message = outcome(KINDS[kind].load, folder)
     if message is None:
-        assert name not in SURELY_BAD or (kind, name) in HARMLESS
+        assert name not in UNREADABLE or (kind, name) in HARMLESS
         return
     assert message.startswith(f"{folder / 'x.yaml'}:")
     assert "\n" not in message and len(message) < 1000
-    told = capfd.readouterr()
-    assert told.out == told.err == ""
+    streams = capfd.readouterr()
+    assert streams.out == streams.err == ""
 
 
 @pytest.mark.parametrize("place", ["../secret.safetensors", "/etc/secret.safetensors", "a/b.safetensors", "x.bin", 3])
-def test_an_index_may_not_name_files_elsewhere(good, tmp_path, place):
+def test_an_index_may_not_name_files_outside_its_folder(good, tmp_path, place):
     folder = Path(shutil.copytree(good("an index"), tmp_path / "x"))
     save_file({"a": np.zeros(1, np.float32)}, tmp_path / "x" / "secret.safetensors")
     (folder / KINDS["an index"].file).write_text(json.dumps({"weight_map": {"classifier.dense.weight": place}}))

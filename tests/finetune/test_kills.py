@@ -23,19 +23,19 @@ def recipes(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", some(range(len(BASES))), ids=[name.replace(" ", "-") for name in some([*BASES])])
-def test_a_run_that_is_killed_at_random_ends_with_the_same_bits(recipes, number, tmp_path):
-    whole = tmp_path / "whole"
-    assert finetune(recipes[number], whole).wait() == 0
-    draws, wanted = random.Random(SEED + number), times(1, 10)
+def test_a_run_that_is_killed_at_random_moments_ends_with_equal_weights(recipes, number, tmp_path):
+    whole_run = tmp_path / "whole"
+    assert finetune(recipes[number], whole_run).wait() == 0
+    draws, total_kills = random.Random(SEED + number), times(1, 10)
     kills = trial = 0
-    while kills < wanted:
+    while kills < total_kills:
         run = tmp_path / f"killed-{trial}"
-        kills += run_with_kills(recipes[number], run, min(4, wanted - kills), draws)
-        assert_same_bits(run, whole)
+        kills += run_with_kills(recipes[number], run, min(4, total_kills - kills), draws)
+        assert_same_bits(run, whole_run)
         trial += 1
 
 
 def test_hours_of_kills_and_gates_leave_nothing_behind():
     soak = [sys.executable, KILLS, "--seconds", str(times(1, 3600))]
-    done = subprocess.run(soak, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(soak, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""What asks a command to end, at every moment: Ctrl-C, SIGTERM, SIGHUP. It saves, says a line, and the run goes on."""
+"""Test Ctrl-C, SIGTERM and SIGHUP at every moment of a command: it saves, prints a line, and the run can resume."""
 
 from __future__ import annotations
 
@@ -35,32 +35,41 @@ SEED = 20261125
 
 
 def program(code: str, **options) -> subprocess.Popen:
-    """A program of ours, which says when it may be asked."""
-    before = "import ctypes, os, signal, sys, time\nfrom toolkit.machine import interruption\n"
-    command = [sys.executable, "-c", before + code]
+    """Start a program of ours, which prints a line when it is ready for signals."""
+    imports = "import ctypes, os, signal, sys, time\nfrom toolkit.machine import interruption\n"
+    command = [sys.executable, "-c", imports + code]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=ROOT, text=True, **{**pipes, **options})
 
 
-def ended(process: subprocess.Popen, *signals: int, apart: float = 0.0) -> tuple[int, str]:
-    """Exit status and standard error of a program, once it has said a line and been sent the signals."""
+def end_with_signals(process: subprocess.Popen, *signals: int, pause: float = 0.0) -> tuple[int, str]:
+    """Send signals to a program after its first line; return its exit status and standard error."""
     assert process.stdout.readline() == "ready\n"
     for number in signals:
         process.send_signal(number)
-        if apart:  # without, nothing else is to come between
-            time.sleep(apart)
-    _, said = process.communicate(timeout=HANGS)
-    return process.returncode, said
+        if pause:  # otherwise send the signals without a pause
+            time.sleep(pause)
+    _, errors = process.communicate(timeout=HANGS)
+    return process.returncode, errors
 
 
-def ended_at_once(*programs: tuple[subprocess.Popen, list[int], float]) -> list[tuple[int, str]]:
-    """As :func:`ended`, of several programs with their signals and the seconds between these, all at once: most of the
-    time they wait."""
+def end_all_with_signals(*programs: tuple[subprocess.Popen, list[int], float]) -> list[tuple[int, str]]:
+    """Send signals to several programs at the same time, since they mostly wait.
+
+    Each program is given with its signals and the seconds between them, as for :func:`end_with_signals`.
+    """
     with ThreadPoolExecutor(len(programs)) as pool:
-        return list(pool.map(lambda asked: ended(asked[0], *asked[1], apart=asked[2]), programs))
+        return list(
+            pool.map(
+                lambda program_signals: end_with_signals(
+                    program_signals[0], *program_signals[1], pause=program_signals[2]
+                ),
+                programs,
+            )
+        )
 
 
-#: A command that waits, in the program's own frame.
+#: A command that waits in the program's own frame.
 WAITING = """
 from toolkit import cli
 from toolkit.recipe import load
@@ -84,34 +93,36 @@ WAYS = {
 
 
 @pytest.fixture(scope="module")
-def ended_by_signals() -> dict[tuple[str, int], tuple[int, str]]:
-    """By what a command does and the signal that comes meanwhile, how it ends. All of them run at once: most of the
-    time they wait for the thread that ends them."""
+def results_by_signal() -> dict[tuple[str, int], tuple[int, str]]:
+    """Return the exit status and errors of each command by its activity and signal.
+
+    All commands run at the same time, since they mostly wait for the thread that ends them.
+    """
     programs = {(way, number): program(WAITING.format(wait=WAYS[way])) for way in WAYS for number in ENDING_SIGNALS}
     for (_, number), process in programs.items():
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-    errors = {asked: process.communicate(timeout=HANGS)[1] for asked, process in programs.items()}
-    return {asked: (process.returncode, errors[asked]) for asked, process in programs.items()}
+    errors = {case: process.communicate(timeout=HANGS)[1] for case, process in programs.items()}
+    return {case: (process.returncode, errors[case]) for case, process in programs.items()}
 
 
 @pytest.mark.parametrize("number", ENDING_SIGNALS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_command_ends_with_a_line_and_the_signals_status_whatever_it_does(way, number, ended_by_signals):
+def test_a_command_ends_with_a_line_and_the_signals_status_in_any_activity(way, number, results_by_signal):
     name = signal.Signals(number).name
     line = "interrupted\n" if number == signal.SIGINT else f"interrupted by {name}\n"
-    assert ended_by_signals[way, number] == (128 + number, line)
+    assert results_by_signal[way, number] == (128 + number, line)
 
 
-def test_what_is_sent_to_it_twice_at_once_is_one_request_and_a_later_one_ends_it():
-    """A launcher hands on what the system has sent to all; a terminal that is closed says so twice."""
+def test_two_signals_at_once_count_as_one_and_a_later_signal_ends_it():
+    """Test repeated signals: a launcher forwards signals that all have got, and a closed terminal sends two."""
     ready = '    print("ready", flush=True)\n    {wait}'
     tidies = "    finally: time.sleep(1.5); print('tidy', file=sys.stderr)"
     assert ready in WAITING
-    # It is ready where it has something to tidy, and not before.
+    # It is ready as soon as it has something to clean up, and not before.
     waiting = WAITING.replace(ready, f'    try: print("ready", flush=True); time.sleep(60)\n{tidies}')
     terminations, hangups = [signal.SIGTERM] * 2, [signal.SIGHUP] * 2
-    at_once, by_terminal, later = ended_at_once(
+    at_once, by_terminal, later = end_all_with_signals(
         (program(waiting), terminations, 0.0), (program(waiting), hangups, 0.7), (program(waiting), terminations, 0.7)
     )
     assert at_once == (143, "tidy\ninterrupted by SIGTERM\n")
@@ -119,7 +130,7 @@ def test_what_is_sent_to_it_twice_at_once_is_one_request_and_a_later_one_ends_it
     assert later == (143, "interrupted by SIGTERM\n")
 
 
-def test_where_something_is_to_be_saved_it_waits_for_that_and_a_second_signal_does_not():
+def test_a_signal_waits_for_saving_and_a_second_signal_does_not():
     code = (
         "interruption.begin_handling()\n"
         "with interruption.note_signals():\n"
@@ -127,31 +138,33 @@ def test_where_something_is_to_be_saved_it_waits_for_that_and_a_second_signal_do
         f"    while not interruption.has_signal(): time.sleep(0.01)\n    time.sleep({GRACE_SECONDS} + 1)\n"
         "sys.exit(7)\n"
     )
-    one, two = [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]
-    saved, left = ended_at_once((program(code), one, 0.0), (program(code), two, 0.7))
-    assert saved == (7, "") and left == (143, "interrupted by SIGTERM\n")
+    one_signal, two_signals = [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]
+    saved_result, interrupted_result = end_all_with_signals(
+        (program(code), one_signal, 0.0), (program(code), two_signals, 0.7)
+    )
+    assert saved_result == (7, "") and interrupted_result == (143, "interrupted by SIGTERM\n")
 
 
-def test_a_signal_that_is_ignored_stays_so():
-    """As of nohup, and of a job in the background of a script."""
+def test_an_ignored_signal_stays_ignored():
+    """Test ignored signals, as under nohup or in a background job of a script."""
     code = "interruption.begin_handling(); print('ready', flush=True); time.sleep(1); sys.exit(7)"
     ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
-    assert ended(program(code, **ignore), signal.SIGHUP) == (7, "")
-    assert ended(program(code), signal.SIGHUP)[0] != 7
+    assert end_with_signals(program(code, **ignore), signal.SIGHUP) == (7, "")
+    assert end_with_signals(program(code), signal.SIGHUP)[0] != 7
 
 
-def test_a_signal_changes_no_exit_status_of_what_is_done():
+def test_a_signal_after_the_work_does_not_change_the_exit_status():
     code = (
         "interruption.begin_handling(); interruption.record_exit_status(7); "
         "print('ready', flush=True); time.sleep({}); sys.exit(7)"
     )
-    # The second does not come to its end.
+    # The second program does not reach its end.
     programs = (program(code.format(seconds)) for seconds in (1, 60))
-    assert ended_at_once(*((process, [signal.SIGTERM], 0.0) for process in programs)) == [(7, ""), (7, "")]
+    assert end_all_with_signals(*((process, [signal.SIGTERM], 0.0) for process in programs)) == [(7, ""), (7, "")]
 
 
-def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
-    """Of a child of :func:`toolkit.machine.scratch.child_process`, which begins to handle signals after its imports."""
+def test_an_early_signal_is_handled_as_soon_as_possible():
+    """Test a child of :func:`toolkit.machine.scratch.child_process`, which handles signals only after its imports."""
     begin = "try: interruption.begin_handling()\nexcept KeyboardInterrupt: print('it came')"
     second = f"from toolkit.machine import interruption\n{begin}"
     code = (
@@ -163,7 +176,7 @@ def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
     assert program(code).communicate() == ("it came\n", "")
 
 
-#: Sends a Ctrl-C to itself when it looks for a module.
+#: Sends a Ctrl-C to its own process when it imports a module.
 AT_IMPORT = """
 import os, signal, sys
 class Finder:
@@ -176,29 +189,29 @@ sys.meta_path.insert(0, Finder)
 @pytest.mark.parametrize(
     ("name", "ends"),
     [
-        ("toolkit.machine", (-signal.SIGINT, "")),  # before our handler stands
+        ("toolkit.machine", (-signal.SIGINT, "")),  # before our handler is installed
         ("toolkit.machine.interruption", (-signal.SIGINT, "")),
         ("toolkit.cli", (130, "interrupted\n")),
     ],
 )
 @pytest.mark.parametrize("command", [["-m", "toolkit"], ["-c", "from toolkit.__main__ import main; main()"]])
-def test_a_ctrl_c_while_it_is_imported_leaves_no_traceback(name, ends, command, tmp_path):
+def test_a_ctrl_c_during_imports_leaves_no_traceback(name, ends, command, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT.format(name=name))
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == ends
+    assert (result.returncode, result.stderr) == ends
 
 
-def test_pythons_own_traceback_is_none_of_ours():
+def test_pythons_own_traceback_is_recognized():
     python = 'Traceback (most recent call last):\n  File "<frozen runpy>", line 189, in _get_main\nKeyboardInterrupt\n'
     assert of_python_alone(python)
     assert not of_python_alone(python.replace("<frozen runpy>", f"{ROOT}/toolkit/__main__.py"))
     assert not of_python_alone(python.replace("KeyboardInterrupt", "OSError"))
 
 
-def test_a_child_gets_none_of_the_signals_and_ends_all_the_same():
+def test_a_child_gets_no_signal_and_still_ends():
     code = (
         "from toolkit.machine.scratch import child_process\n"
         "interruption.begin_handling()\n"
@@ -217,7 +230,7 @@ def test_a_child_gets_none_of_the_signals_and_ends_all_the_same():
 
 @pytest.mark.parametrize("first", ["models", "paddle"])
 def test_paddle_handles_no_signal_and_leaves_python_its_own(first):
-    """Whatever imports it, and whenever it is told to let them alone."""
+    """Test any importer of Paddle, and any time at which its signal handlers are disabled."""
     code = (
         "signal.signal(signal.SIGTERM, lambda *_: print('ours'))\n"
         f"import {first}\nimport models.operations.ops, paddle, paddlenlp.transformers, toolkit.training.trainer\n"
@@ -228,15 +241,15 @@ def test_paddle_handles_no_signal_and_leaves_python_its_own(first):
         "os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     process = program(code)
-    out, said = process.communicate()
-    assert out == "ours\n" and process.returncode == 0, said
+    out, errors = process.communicate()
+    assert out == "ours\n" and process.returncode == 0, errors
 
 
 # -- a closed terminal ----------------------------------------------------------------------------------------------
 
 
 def close_terminal(command: list[str], wait, **options) -> tuple[int, list[str]]:
-    """Start a command on a terminal of its own, and close that; gives how it ends."""
+    """Start a command on its own terminal, close the terminal, and return the exit status and output."""
     pid, terminal = pty.fork()
     if not pid:
         os.chdir(ROOT)
@@ -245,33 +258,33 @@ def close_terminal(command: list[str], wait, **options) -> tuple[int, list[str]]
     os.close(terminal)
     end = time.monotonic() + HANGS
     while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
+        ended_pid, status = os.waitpid(pid, os.WNOHANG)
+        if ended_pid:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     raise AssertionError("it hangs")
 
 
-def test_a_closed_terminal_is_no_error_when_something_is_said(tmp_path):
-    said = tmp_path / "said"
+def test_printing_to_a_closed_terminal_is_not_an_error(tmp_path):
+    marker_file = tmp_path / "said"
     code = (
         "import pathlib, sys, time\nfrom toolkit.machine import interruption\ninterruption.begin_handling()\n"
         "with interruption.note_signals():\n"
         "    print('ready', flush=True)\n"
         "    while not interruption.has_signal(): time.sleep(0.01)\n"
-        f"    print('saved', flush=True); pathlib.Path({str(said)!r}).write_text('saved')\n"
+        f"    print('saved', flush=True); pathlib.Path({str(marker_file)!r}).write_text('saved')\n"
         "sys.exit(interruption.exit_status())\n"
     )
     status = close_terminal([sys.executable, "-c", code], lambda terminal: os.read(terminal, 10))
-    assert status == 129 and said.read_text() == "saved"
+    assert status == 129 and marker_file.read_text() == "saved"
 
 
 @pytest.mark.slow
-def test_a_run_whose_terminal_is_closed_has_saved_and_goes_on_bit_for_bit(tmp_path):
+def test_a_run_with_a_closed_terminal_has_saved_and_resumes_bit_for_bit(tmp_path):
     recipe = write_recipes(tmp_path)[0]
-    whole, run = GatedRun(recipe, tmp_path / "whole", "--skip-parity", "x"), tmp_path / "run"
-    whole.finish()
+    whole_run, run = GatedRun(recipe, tmp_path / "whole", "--skip-parity", "x"), tmp_path / "run"
+    whole_run.finish()
     arguments = ["finetune", str(recipe), f"train.output_dir={run}", "--skip-parity", "x"]
 
     def wait(terminal: int) -> None:
@@ -287,36 +300,36 @@ def test_a_run_whose_terminal_is_closed_has_saved_and_goes_on_bit_for_bit(tmp_pa
     assert status == 129 and list(run.glob("checkpoints/step-*/manifest.json"))
     again = GatedRun(recipe, run, "--skip-parity", "x")
     again.finish()
-    assert_same_bits(run, whole.folder)
+    assert_same_bits(run, whole_run.folder)
 
 
 # -- a validation that is left --------------------------------------------------------------------------------------
 
 
-def ask_in_validation(trainer, step: int, batch: int) -> None:
+def signal_in_validation(trainer, step: int, batch: int) -> None:
     """Let a signal arrive in a batch of the validation after a step."""
-    plain, seen = trainer.prediction_step, []
+    original_step, steps = trainer.prediction_step, []
 
     def prediction_step(*arguments, **options):
         if trainer.is_in_train and trainer.state.global_step == step:
-            seen.append(step)
-            if len(seen) == batch:
+            steps.append(step)
+            if len(steps) == batch:
                 signal.raise_signal(signal.SIGTERM)
-        assert len(seen) <= batch, "it goes on"
-        return plain(*arguments, **options)
+        assert len(steps) <= batch, "it goes on"
+        return original_step(*arguments, **options)
 
     trainer.prediction_step = prediction_step
 
 
 @pytest.mark.parametrize("settings", [{}, {"early_stopping_patience": 1, "learning_rate": 1e-9}], ids=["", "patience"])
 @pytest.mark.parametrize(("step", "batch"), [(7, 1), (14, 2), (30, 1)])
-def test_a_validation_is_left_between_two_batches_and_made_when_the_run_goes_on(tmp_path, step, batch, settings):
-    whole = finetuner(tmp_path / "whole", **settings)
-    whole.fit()
-    if step > whole.state.global_step:
+def test_an_interrupted_validation_stops_between_batches_and_is_repeated(tmp_path, step, batch, settings):
+    whole_run = finetuner(tmp_path / "whole", **settings)
+    whole_run.fit()
+    if step > whole_run.state.global_step:
         pytest.skip("it has stopped before")
     first = finetuner(tmp_path / "run", **settings)
-    ask_in_validation(first, step, batch)
+    signal_in_validation(first, step, batch)
     with pytest.raises(SignalInterrupt):
         first.fit()
     last = first.checkpoints.newest(pytest.fail)
@@ -325,15 +338,15 @@ def test_a_validation_is_left_between_two_batches_and_made_when_the_run_goes_on(
     second.fit(last)
     assert interruption._state.raises, "a signal would be lost from here on"
     assert without_time(tmp_path / "run") == without_time(tmp_path / "whole")
-    assert second.best == whole.best
-    for trainer in (whole, second):
+    assert second.best == whole_run.best
+    for trainer in (whole_run, second):
         trainer.use_best_weights()
-    assert_same(weights(whole), weights(second))
+    assert_same(weights(whole_run), weights(second))
 
 
-def test_a_validation_that_is_made_once_more_keeps_the_optimizer_s_state_with_the_best_weights(tmp_path):
+def test_a_repeated_validation_keeps_the_optimizer_state_with_the_best_weights(tmp_path):
     first = finetuner(tmp_path)
-    ask_in_validation(first, 7, 1)
+    signal_in_validation(first, 7, 1)
     with pytest.raises(SignalInterrupt):
         first.fit()
     last = first.checkpoints.newest(pytest.fail)
@@ -342,18 +355,18 @@ def test_a_validation_that_is_made_once_more_keeps_the_optimizer_s_state_with_th
     assert (second.checkpoints.best(7) / OPTIMIZER).read_bytes() == (last / OPTIMIZER).read_bytes()
 
 
-def test_a_row_of_a_validation_that_is_made_once_more_is_not_kept_twice(tmp_path):
-    """The run was killed between that validation and the next checkpoint."""
+def test_a_repeated_validation_replaces_its_row(tmp_path):
+    """Test a run that was killed between a validation and the next checkpoint."""
     metrics = MetricsFile(tmp_path)
-    rows = [{"step": step, "split": split} for step in (1, 2) for split in ("train", "validation")]
+    rows = [{"step": step, "split": split_name} for step in (1, 2) for split_name in ("train", "validation")]
     for row in rows:
         metrics.write(row)
     assert MetricsFile(tmp_path, 2)._kept == rows
     assert MetricsFile(tmp_path, 2, repeats_validation=True)._kept == rows[:3]
 
 
-def test_what_the_metrics_are_computed_from_is_left_at_once(tmp_path, monkeypatch):
-    """There it is Python that computes, for long, and no batch ends."""
+def test_the_computation_of_metrics_is_interrupted_at_once(tmp_path, monkeypatch):
+    """Stop the computation of the metrics, a long computation in Python without batches."""
     trainer = finetuner(tmp_path)
     plain = trainer.task.compute_metrics
 
@@ -373,27 +386,27 @@ def test_what_the_metrics_are_computed_from_is_left_at_once(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_run_that_is_asked_for_its_end_at_random_ends_and_goes_on_bit_for_bit(tmp_path):
-    stopped = stop_at_random(times(4, 40), signal.SIGTERM, SEED, tmp_path)
-    assert len({one.doing for one in stopped}) > times(2, 4)
+def test_a_run_that_is_stopped_at_random_moments_resumes_bit_for_bit(tmp_path):
+    stopped_runs = stop_at_random(times(4, 40), signal.SIGTERM, SEED, tmp_path)
+    assert len({stopped_run.doing for stopped_run in stopped_runs}) > times(2, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP])
-def test_so_it_is_with_the_other_signals(how, tmp_path):
+def test_runs_resume_after_other_signals(how, tmp_path):
     assert stop_at_random(times(1, 9), how, SEED + how, tmp_path, "--skip-parity", "asked for its end")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("doing", some(["training", "start", "test evaluation", "validation"], 4))
-def test_so_it_is_with_several_processes(doing, tmp_path):
-    """The command hands it on to them."""
+def test_runs_with_several_processes_resume(doing, tmp_path):
+    """Test several processes, to which the command forwards the signal."""
     options = ("--skip-parity", "x", "--processes", "2")
     recipe = long_recipe(tmp_path)
-    whole, run = (GatedRun(recipe, tmp_path / name, *options) for name in ("whole", "run"))
-    whole.finish()
-    stopped = run.stop(doing, 0.0 if doing == "test evaluation" else 0.3, signal.SIGTERM)  # which is soon over
-    assert_stopped(stopped, signal.SIGTERM)
-    assert stopped.status == 143
+    whole_run, run = (GatedRun(recipe, tmp_path / name, *options) for name in ("whole", "run"))
+    whole_run.finish()
+    stopped_run = run.stop(doing, 0.0 if doing == "test evaluation" else 0.3, signal.SIGTERM)  # which is soon over
+    assert_stopped(stopped_run, signal.SIGTERM)
+    assert stopped_run.status == 143
     run.finish()
-    assert_same_bits(run.folder, whole.folder)
+    assert_same_bits(run.folder, whole_run.folder)

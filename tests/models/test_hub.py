@@ -108,11 +108,11 @@ def test_a_revision_is_a_folder_named_by_its_commit_and_is_not_downloaded_twice(
     asked = client()
     assert Path(asked.ask("a/b")["folder"]).name == first
     assert Path(asked.ask("a/b", "refs/pr/3")["folder"]).name == second
-    assert len(hub.asked("/storage/", "GET")) == 1  # the weights of both are the same
+    assert len(hub.requests_with("/storage/", "GET")) == 1  # the weights of both are the same
     repository.commit({"config.json": CONFIG + " "})
     hub.requests.clear()
     assert Path(asked.ask("a/b", first)["folder"]).name == first
-    assert hub.asked("resolve") == [] and hub.asked("/storage/") == []
+    assert hub.requests_with("resolve") == [] and hub.requests_with("/storage/") == []
     assert Path(asked.ask("a/b")["folder"]).name == repository.refs["main"] != first
 
 
@@ -227,7 +227,7 @@ def test_a_file_that_is_deleted_as_the_error_says_is_fetched_again(hub, client):
     assert f"delete {blob}, and it is fetched again" in asked.ask("a/b", read=True)["error"]
     blob.unlink()
     hub.requests.clear()
-    assert asked.ask("a/b", read=True)["folder"] == str(folder) and len(hub.asked("/storage/", "GET")) == 1
+    assert asked.ask("a/b", read=True)["folder"] == str(folder) and len(hub.requests_with("/storage/", "GET")) == 1
     assert repository.refs["main"] == folder.name
 
 
@@ -281,7 +281,7 @@ def test_a_download_that_is_cut_goes_on_where_it_was(hub, client):
     }
     hub.requests.clear()
     assert "folder" in asked.ask("a/b", read=True)
-    assert [one.start for one in hub.asked("/storage/", "GET")] == [20 * 2**20]
+    assert [one.start for one in hub.requests_with("/storage/", "GET")] == [20 * 2**20]
     assert "model.safetensors: 100%" in Path(asked.errors.name).read_text()
 
 
@@ -303,7 +303,7 @@ def test_a_download_that_stands_still_is_given_up_and_goes_on_later(hub, client)
     repository.faults.clear()
     hub.requests.clear()
     assert "folder" in asked.ask("a/b", read=True)
-    assert [one.start for one in hub.asked("/storage/", "GET")] == [20 * 2**20]
+    assert [one.start for one in hub.requests_with("/storage/", "GET")] == [20 * 2**20]
 
 
 def test_a_killed_download_goes_on_where_it_was(hub, client):
@@ -321,7 +321,7 @@ def test_a_killed_download_goes_on_where_it_was(hub, client):
     repository.faults.clear()
     hub.requests.clear()
     assert "folder" in client().ask("a/b", read=True)
-    assert [one.start for one in hub.asked("/storage/", "GET")] == [20 * 2**20]
+    assert [one.start for one in hub.requests_with("/storage/", "GET")] == [20 * 2**20]
 
 
 # -- data sets ------------------------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def test_an_interrupted_data_set_names_the_file_that_lacks_and_goes_on_where_it_
         )
         hub.requests.clear()
         assert len(asked.send({"recipe": path})["rows"]["train"]) == 2 + 2**10
-        found = [one.start for one in hub.asked(f"train-1.{kind}", "GET") if one.status in (200, 206)]
+        found = [one.start for one in hub.requests_with(f"train-1.{kind}", "GET") if one.status in (200, 206)]
         assert found == [10 * 2**20]
 
 

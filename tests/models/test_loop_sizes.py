@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import paddle
 import pytest
-from loop_cases import TOGETHER, OneAfterAnother, calls, decoder, reversible, sizes, wrong_with
+from loop_cases import TOGETHER, OneAfterAnother, calls, decoder, describe_errors, reversible, sizes
 from loop_faults import FAULTS, Fault
 from soak import some
 
@@ -33,7 +33,7 @@ def test_a_loop_is_right_at_every_size_and_with_any_number_of_threads(function, 
     threads = OneAfterAnother()
     with threads.in_force(monkeypatch):
         for call in calls(function):
-            assert wrong_with(monkeypatch, threads, call) == ""
+            assert describe_errors(monkeypatch, threads, call) == ""
 
 
 def test_a_mask_is_right_at_every_size_and_with_any_number_of_threads(monkeypatch):
@@ -91,7 +91,7 @@ def wrong_by(fault: Fault, monkeypatch) -> str:
         if fault.function == "random_mask":
             return wrong_mask(monkeypatch, threads, module)
         tried = calls(fault.function, edited)
-        return next(filter(None, (wrong_with(monkeypatch, threads, call) for call in tried)), "")
+        return next(filter(None, (describe_errors(monkeypatch, threads, call) for call in tried)), "")
 
 
 @pytest.mark.parametrize(

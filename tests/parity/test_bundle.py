@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from damages import DAMAGES, REPLACED, SURELY_BAD, damage
+from damages import DAMAGES, REPLACEMENTS, UNREADABLE, damage
 from gates import ROOT, quiet, run
 
 from toolkit import cli
@@ -312,7 +312,7 @@ def test_a_damaged_bundle_is_named_in_one_line_even_if_its_manifest_vouches_for_
         with pytest.raises(UserError) as raised:
             bundle.open_recording(copy)
         assert str(raised.value).startswith(f"{copy}: ") and "\n" not in str(raised.value)
-        if name in REPLACED:
+        if name in REPLACEMENTS:
             return
         vouch_again(copy)
     try:
@@ -320,4 +320,4 @@ def test_a_damaged_bundle_is_named_in_one_line_even_if_its_manifest_vouches_for_
     except UserError as problem:
         assert str(copy) in str(problem) and "\n" not in str(problem)
     else:
-        assert name not in SURELY_BAD
+        assert name not in UNREADABLE

@@ -1,4 +1,4 @@
-"""Every file of a run folder, damaged in every way: a line that names it and what to do, or the command works."""
+"""Test every damage of every file in a run folder: the command works, or names the file and the remedy in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from toolkit.finetune.finetune import finetune
 from toolkit.recipe.load import load_recipe
 from toolkit.terminal.console import LiteralConsole
 
-#: Settings under which a run takes a second.
+#: Settings with which a run takes about a second.
 SHORT = {"max_steps": 4, "eval_steps": 2, "batch_size": 4}
 
 
@@ -35,9 +35,9 @@ SHORT = {"max_steps": 4, "eval_steps": 2, "batch_size": 4}
 
 
 def write_classification(folder: Path) -> dict:
-    for split in ("train", "validation", "test"):
+    for split_name in ("train", "validation", "test"):
         rows = [f"{('saw axe', 'cat dog')[index % 2]} {index},{('tool', 'animal')[index % 2]}" for index in range(12)]
-        (folder / f"{split}.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+        (folder / f"{split_name}.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
     return test_train.RECIPE
 
 
@@ -46,9 +46,9 @@ def write_sentencepiece(folder: Path) -> dict:
 
 
 def write_answers(folder: Path) -> dict:
-    for split, count in (("train", 12), ("validation", 4)):
-        rows = test_question_answering.rows(split, count)
-        name = test_question_answering.RECIPE["data"]["files"][split]
+    for split_name, count in (("train", 12), ("validation", 4)):
+        rows = test_question_answering.rows(split_name, count)
+        name = test_question_answering.RECIPE["data"]["files"][split_name]
         (folder / name).write_text("\n".join(map(json.dumps, rows)))
     return test_question_answering.RECIPE
 
@@ -69,17 +69,17 @@ KINDS = {
 
 
 class Runs:
-    """A finished and an unfinished run of each kind, made when they are first asked for."""
+    """A finished and an unfinished run of each kind, trained on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.made: dict[str, Path] = {}
 
-    def finished(self, kind: str) -> Path:
+    def finished_run(self, kind: str) -> Path:
         return self._once(f"{kind}-finished", lambda: finetune(self._recipe(kind, "finished"), "a test", quiet()))
 
-    def unfinished(self, kind: str) -> Path:
-        return self._once(f"{kind}-unfinished", lambda: self._interrupted(kind))
+    def unfinished_run(self, kind: str) -> Path:
+        return self._once(f"{kind}-unfinished", lambda: self._interrupt_run(kind))
 
     def _once(self, name: str, make: Callable[[], Path]) -> Path:
         if name not in self.made:
@@ -94,8 +94,8 @@ class Runs:
         (above / "x.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
         return load_recipe(above / "x.yaml", [f"train.output_dir={above / name}"])
 
-    def _interrupted(self, kind: str) -> Path:
-        """Ctrl-C, once there are two checkpoints. So many steps that it always comes before the last."""
+    def _interrupt_run(self, kind: str) -> Path:
+        """Interrupt a run after two checkpoints; it has so many steps that it never finishes before."""
         recipe = self._recipe(kind, "unfinished", max_steps=40)
         threading.Thread(target=interrupt_at, args=[recipe.output_dir], daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
@@ -124,7 +124,7 @@ def runs(tmp_path_factory):
 
 
 def flip(path: Path) -> None:
-    """Other bytes in the first of a hundred places."""
+    """Change bytes at a hundred positions at the start of a file."""
     content = bytearray(path.read_bytes())
     for place in range(0, len(content), max(1, len(content) // 100)):
         content[place] ^= 0xFF
@@ -160,8 +160,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 TENSORS: dict[str, Callable[[Path], object]] = {"full of NaN": fill_with_nan, "without a tensor": drop_a_tensor}
 
-#: Kind of run -> command -> files that it may meet damaged.
-MET = {
+#: Kind of run -> command -> files that it reads, which may be damaged.
+FILES_READ = {
     "classification": {
         "predict": (
             "recipe.yaml",
@@ -202,14 +202,14 @@ MET = {
 }
 CASES = [
     (kind, command, name, damage)
-    for kind, commands in MET.items()
+    for kind, commands in FILES_READ.items()
     for command, names in commands.items()
     for name in names
     for damage in (*DAMAGES, *(TENSORS if name.endswith(".safetensors") else ()))
 ]
-#: Those that are tried: so many that each file and each damage is met.
-TRIED = some(CASES, 3)
-#: What is said of a folder without metrics.json or recipe.yaml.
+#: The tested cases: enough to include each file and each damage.
+TESTED_CASES = some(CASES, 3)
+#: Messages about a folder without metrics.json or recipe.yaml.
 NO_RUN = (
     ": the run has not finished; resume it: toolkit finetune ",
     ": holds no recipe.yaml, so it is not a run folder",
@@ -224,13 +224,13 @@ OPTIONS = {
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """Every file below a folder, and every folder (None)."""
-    found = sorted(folder.rglob("*"))
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}
+    """Return the content of every file below a folder, and None for every folder."""
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
 
 
-def moved(run: Path, place: Path) -> Path:
-    """A copy of a run that knows its own folder."""
+def copy_run(run: Path, place: Path) -> Path:
+    """Copy a run, and change the paths in its files to the new folder."""
     shutil.copytree(run, place)
     recipe = place / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace(str(run), str(place)))
@@ -238,7 +238,7 @@ def moved(run: Path, place: Path) -> Path:
 
 
 def named_in(folder: Path, name: str) -> str:
-    """The name of a file, with the folders of the newest checkpoint and of the newest best weights."""
+    """Return the path of a file in the newest checkpoint or the newest best weights."""
     for word, pattern in (("NEWEST", "step-*"), ("BEST", "best-*")):
         if word in name:
             name = name.replace(word, max(path.name for path in folder.glob(f"checkpoints/{pattern}")))
@@ -249,44 +249,44 @@ def command_on(kind: str, command: str, folder: Path, own_recipe: Path) -> list[
     if command == "finetune":
         return ["finetune", str(own_recipe), "--skip-parity", "a test"]
     (context := folder.parent / "context.txt").write_text("aa bb 7 cc.")
-    given = OPTIONS.get((kind, command), [])
-    return [command, str(folder), *(str(context) if word == "CONTEXT" else word for word in given)]
+    options = OPTIONS.get((kind, command), [])
+    return [command, str(folder), *(str(context) if word == "CONTEXT" else word for word in options)]
 
 
-def test_what_is_tried_meets_every_file_and_every_damage():
+def test_the_tested_cases_include_every_file_and_every_damage():
     for part in range(4):
-        assert {case[part] for case in TRIED} == {case[part] for case in CASES}
+        assert {case[part] for case in TESTED_CASES} == {case[part] for case in CASES}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "command", "name", "damage"), TRIED)
-def test_a_damaged_file_is_named_in_one_line_or_does_no_harm(
+@pytest.mark.parametrize(("kind", "command", "name", "damage"), TESTED_CASES)
+def test_a_damaged_file_is_reported_in_one_line_or_harmless(
     runs, tmp_path, monkeypatch, capfd, kind, command, name, damage
 ):
     monkeypatch.setenv("TOOLKIT_CACHE", str(runs.folder / "cache"))
     run = (runs.unfinished if command == "finetune" else runs.finished)(kind)
-    folder = moved(run, tmp_path / "run")
-    # What resumes a run is the recipe that it was started with; that in its folder is what is compared with.
+    folder = copy_run(run, tmp_path / "run")
+    # A run resumes with its original recipe, which is compared with the recipe in its folder.
     recipe = shutil.copy(folder / "recipe.yaml", tmp_path / "own.yaml")
     path = folder / named_in(folder, name)
     if not path.exists():
         save_file({"a": np.zeros(1)}, path) if name.endswith(".safetensors") else path.write_text("{}")
     {**DAMAGES, **TENSORS}[damage](path)
-    before = contents(folder)
+    initial_contents = contents(folder)
     capfd.readouterr()
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(command_on(kind, command, folder, recipe))
     out, err = capfd.readouterr()
     assert "Traceback" not in out + err
-    if left.value.code != 0:
-        assert left.value.code == 2, err
+    if exit_info.value.code != 0:
+        assert exit_info.value.code == 2, err
         lines = err.splitlines()
         assert all(line.startswith("error: ") for line in lines), err
-        assert len(lines) == 1 or name == "recipe.yaml", err  # a line for each thing that is wrong in it
+        assert len(lines) == 1 or name == "recipe.yaml", err  # one line for each error in it
         assert (str(folder) in err and Path(name).name in err) or any(f"{folder}{words}" in err for words in NO_RUN), (
             err
         )
-        assert contents(folder) == before
+        assert contents(folder) == initial_contents
 
 
 #: Kind of run -> sizes of its config.json that ask for absurd memory.
@@ -306,47 +306,52 @@ WRONG_CALIBRATIONS = ([], "x", None, {"temperature": "a"}, {"temperature": 0}, {
 
 def changed_run(run: Path, copy: Path, name: str, values: dict) -> Path:
     """Copy a finished run and set keys of one of its JSON files."""
-    moved(run, copy)
+    copy_run(run, copy)
     (copy / name).write_text(json.dumps({**json.loads((copy / name).read_text()), **values}))
     return copy
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ABSURD_SIZES)
-def test_a_size_that_would_fill_the_memory_is_named_before_it_does(runs, tmp_path, capfd, kind):
+def test_a_size_that_would_fill_the_memory_is_refused(runs, tmp_path, capfd, kind):
     command = {"classification": ["predict", "--text", "cat dog"], "language": ["generate", "--length", "3"]}[kind]
     for number, sizes in enumerate(ABSURD_SIZES[kind]):
-        run = changed_run(runs.finished(kind), tmp_path / str(number), "model/config.json", sizes)
-        with pytest.raises(SystemExit) as left:
+        run = changed_run(runs.finished_run(kind), tmp_path / str(number), "model/config.json", sizes)
+        with pytest.raises(SystemExit) as exit_info:
             cli.main([command[0], str(run), *command[1:]])
         error = capfd.readouterr().err
-        assert left.value.code == 2 and error.count("\n") == 1 and str(run / "model") in error, (sizes, error)
+        assert exit_info.value.code == 2 and error.count("\n") == 1 and str(run / "model") in error, (sizes, error)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("calibration", WRONG_CALIBRATIONS, ids=str)
-def test_a_wrong_calibration_is_one_line(runs, tmp_path, capfd, calibration):
+def test_a_faulty_calibration_is_reported_in_one_line(runs, tmp_path, capfd, calibration):
     values = {"calibration": calibration}
-    run = changed_run(runs.finished("classification"), tmp_path / "run", "metrics.json", values)
-    with pytest.raises(SystemExit) as left:
+    run = changed_run(runs.finished_run("classification"), tmp_path / "run", "metrics.json", values)
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["predict", str(run), "--text", "cat dog"])
     error = capfd.readouterr().err
-    assert left.value.code == 2 and error.count("\n") == 1 and f"{run / 'metrics.json'}: is damaged" in error, error
+    assert exit_info.value.code == 2 and error.count("\n") == 1 and f"{run / 'metrics.json'}: is damaged" in error, (
+        error
+    )
 
 
 @pytest.mark.slow
-def test_pieces_of_gigabytes_are_not_read(runs, tmp_path, capfd):
-    run = moved(runs.finished("sentencepiece"), tmp_path / "run")
-    os.truncate(run / "model/spiece.model", 2**33)  # a hole, which takes no room on the disk
-    with pytest.raises(SystemExit) as left:
+def test_a_huge_tokenizer_file_is_not_read(runs, tmp_path, capfd):
+    run = copy_run(runs.finished_run("sentencepiece"), tmp_path / "run")
+    os.truncate(run / "model/spiece.model", 2**33)  # a sparse file, which takes no space on the disk
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["predict", str(run), "--text", "cat dog"])
     error = capfd.readouterr().err
-    assert left.value.code == 2 and "spiece.model has 8,589,934,592 bytes; 268,435,456 are the most" in error, error
+    assert exit_info.value.code == 2 and "spiece.model has 8,589,934,592 bytes; 268,435,456 are the most" in error, (
+        error
+    )
 
 
-# -- whatever a run folder holds --------------------------------------------------------------------------------------
+# -- all files of a run folder
+# ------------------------------------------------------------------------------------------
 
-#: What is done to each file and folder of a run. Of a folder "a folder" is one more in it.
+#: Damages of each file and folder of a run; for a folder, "a folder" adds another folder to it.
 ANYWHERE = ("nothing", "empty", "random bytes", "a folder", "a link to nothing", "a pipe")
 READ_BY = {
     "evaluate": ("evaluate", "RUN"),
@@ -360,7 +365,7 @@ HANGS = 60
 
 
 def harm(path: Path, name: str) -> None:
-    """Do a damage to a file, or to a folder with all in it."""
+    """Damage a file, or a folder with its content."""
     if path.is_file():
         damages.damage(path, name)
     elif name == "a folder":
@@ -371,7 +376,7 @@ def harm(path: Path, name: str) -> None:
             path.mkdir()
         elif name != "nothing":
             path.touch()
-            damages.damage(path, name) if name in damages.REPLACED else path.write_bytes(b"\x80" * 99)
+            damages.damage(path, name) if name in damages.REPLACEMENTS else path.write_bytes(b"\x80" * 99)
 
 
 def hangs(number: int, frame: object) -> None:
@@ -381,29 +386,32 @@ def hangs(number: int, frame: object) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", READ_BY)
 @pytest.mark.parametrize("name", ANYWHERE)
-def test_whatever_is_damaged_in_a_run_folder_is_one_line_or_does_no_harm(
+def test_any_damage_of_a_run_folder_is_reported_in_one_line_or_harmless(
     runs, tmp_path, monkeypatch, capfd, command, name
 ):
-    """Each file meets one of the damages by each command, and all of them in a soak."""
+    """Test one damage of each file with each command, and all damages in a soak."""
     monkeypatch.setenv("TOOLKIT_CACHE", str(runs.folder / "cache"))
     run = (runs.unfinished if command == "finetune" else runs.finished)("classification")
-    there = sorted(path.relative_to(run) for path in run.rglob("*"))
-    before = signal.signal(signal.SIGALRM, hangs)
+    file_paths = sorted(path.relative_to(run) for path in run.rglob("*"))
+    previous_handler = signal.signal(signal.SIGALRM, hangs)
     try:
-        for relative in some(there[0 if WHOLE else ANYWHERE.index(name) :], len(ANYWHERE)):
-            folder = moved(run, tmp_path / "run")
+        for relative in some(file_paths[0 if WHOLE else ANYWHERE.index(name) :], len(ANYWHERE)):
+            folder = copy_run(run, tmp_path / "run")
             places = {"RUN": str(folder), "RECIPE": str(shutil.copy(folder / "recipe.yaml", tmp_path / "own.yaml"))}
             harm(folder / relative, name)
             capfd.readouterr()
             signal.alarm(HANGS)
-            with pytest.raises(SystemExit) as left:
+            with pytest.raises(SystemExit) as exit_info:
                 cli.main([places.get(word, word) for word in READ_BY[command]])
             signal.alarm(0)
             out, err = capfd.readouterr()
             assert "raceback" not in out + err, (relative, err)
-            lines = 2 if relative.name == "recipe.yaml" else 1  # one for each key that it lacks
-            assert left.value.code == 0 or (left.value.code == 2 and 1 <= err.count("\n") <= lines), (relative, err)
+            lines = 2 if relative.name == "recipe.yaml" else 1  # one line for each missing key
+            assert exit_info.value.code == 0 or (exit_info.value.code == 2 and 1 <= err.count("\n") <= lines), (
+                relative,
+                err,
+            )
             shutil.rmtree(folder)
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous_handler)

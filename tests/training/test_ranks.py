@@ -106,13 +106,13 @@ DROPOUT = ["model.config.hidden_dropout_prob=0.1", "train.max_steps=6", "train.b
 def shared_out(recipe: Path, size: int) -> dict:
     """A job of two micro-batches for each rank, which leaves what each rank did."""
     job = job_of(recipe, size, f"of {size}", "float64", accumulated=2)
-    return {**job, "overrides": [*job["overrides"], *SHORT_EPOCHS], "watched": True}
+    return {**job, "overrides": [*job["overrides"], *SHORT_EPOCHS], "is_watched": True}
 
 
 def with_dropout(recipe: Path, name: str, **changes: object) -> dict:
     """A job of two ranks that draw masks, which leaves what each rank did."""
     job = job_of(recipe, 2, name, "float32")
-    return {**job, "overrides": [*job["overrides"], *DROPOUT], "watched": True, **changes}
+    return {**job, "overrides": [*job["overrides"], *DROPOUT], "is_watched": True, **changes}
 
 
 @pytest.fixture(scope="module")
