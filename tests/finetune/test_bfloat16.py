@@ -1,4 +1,4 @@
-"""Mixed precision: what the ports compute in bfloat16, what stays in float32, and what the gate makes of either."""
+"""Test mixed precision: operations in bfloat16, operations in float32, and the verdict of the gate on both."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ SMALL_CTRL = {**CTRL_TRIAL, "n_layer": 2}
 BOTH = ("float64", "bfloat16")
 
 
-def rounded(value: np.ndarray) -> np.ndarray:
-    """To bfloat16, to the nearest, ties to even."""
+def round_to_bfloat16(value: np.ndarray) -> np.ndarray:
+    """Round to the nearest bfloat16, with ties to even."""
     bits = np.ascontiguousarray(value, np.float32).view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
 
 
 def is_rounded(value: np.ndarray) -> bool:
-    return bool((rounded(value) == value).all())
+    return bool((round_to_bfloat16(value) == value).all())
 
 
 @pytest.fixture
@@ -54,26 +54,26 @@ def draw():
     return np.random.RandomState(0).standard_normal
 
 
-# -- what the ports compute -----------------------------------------------------------------------------------------
+# -- operations of the ports ----------------------------------------------------------------------------------------
 
 
-def test_a_product_is_that_of_rounded_numbers_forward_and_backward(draw):
+def test_a_product_multiplies_rounded_numbers_forward_and_backward(draw):
     x, y, grad = (draw(shape).astype("float32") for shape in ((2, 5, 48), (2, 7, 48), (2, 5, 7)))
-    left, right = paddle.to_tensor(x, stop_gradient=False), paddle.to_tensor(y, stop_gradient=False)
+    left_factor, right_factor = paddle.to_tensor(x, stop_gradient=False), paddle.to_tensor(y, stop_gradient=False)
     with precision.cast_to_bfloat16():
-        result = ops.product(left, right, transpose_y=True)
+        result = ops.product(left_factor, right_factor, transpose_y=True)
     result.backward(paddle.to_tensor(grad))
-    low_x, low_y, low_grad = (rounded(value).astype("float64") for value in (x, y, grad))
-    expected = {
+    low_x, low_y, low_grad = (round_to_bfloat16(value).astype("float64") for value in (x, y, grad))
+    expected_values = {
         "result": (result, low_x @ low_y.transpose(0, 2, 1)),
-        "left": (left.grad, low_grad @ low_y),
-        "right": (right.grad, low_grad.transpose(0, 2, 1) @ low_x),
+        "left": (left_factor.grad, low_grad @ low_y),
+        "right": (right_factor.grad, low_grad.transpose(0, 2, 1) @ low_x),
     }
-    for name, (ours, exact) in expected.items():
+    for name, (ours, exact) in expected_values.items():
         assert ours.dtype == paddle.float32 and is_rounded(ours.numpy()), name
-        # Of sums that nearly cancel the last bit hangs on float32; no product is off by more than a unit.
-        np.testing.assert_allclose(ours.numpy(), rounded(exact), rtol=2.0**-7, atol=1e-6, err_msg=name)
-        assert (ours.numpy() == rounded(exact)).mean() > 0.99, name
+        # The last bit of nearly cancelling sums depends on float32; no product is off by more than one unit.
+        np.testing.assert_allclose(ours.numpy(), round_to_bfloat16(exact), rtol=2.0**-7, atol=1e-6, err_msg=name)
+        assert (ours.numpy() == round_to_bfloat16(exact)).mean() > 0.99, name
 
 
 def test_a_linear_layer_adds_its_bias_in_float32(draw):
@@ -81,9 +81,9 @@ def test_a_linear_layer_adds_its_bias_in_float32(draw):
     layer.bias.set_value(draw(8).astype("float32"))
     x = paddle.to_tensor(draw((3, 16)).astype("float32"))
     with precision.cast_to_bfloat16():
-        mapped, without = layer(x), ops.linear(x, layer.weight, None)
-    assert is_rounded(without.numpy()) and not is_rounded(mapped.numpy())
-    np.testing.assert_array_equal((without + layer.bias).numpy(), mapped.numpy())
+        with_bias, without_bias = layer(x), ops.linear(x, layer.weight, None)
+    assert is_rounded(without_bias.numpy()) and not is_rounded(with_bias.numpy())
+    np.testing.assert_array_equal((without_bias + layer.bias).numpy(), with_bias.numpy())
     assert not is_rounded(layer(x).numpy() - layer.bias.numpy())
 
 
@@ -91,8 +91,8 @@ def test_softmax_layer_norm_and_loss_stay_in_float32(draw):
     x, labels = paddle.to_tensor(draw((6, 32)).astype("float32")), paddle.arange(6)
     norm = ops.LayerNorm(32)
     with precision.cast_to_bfloat16():
-        lowered = [ops.softmax(x), norm(x), ops.cross_entropy(x, labels)]
-    for ours, plain in zip(lowered, (ops.softmax(x), norm(x), ops.cross_entropy(x, labels)), strict=True):
+        bfloat16_results = [ops.softmax(x), norm(x), ops.cross_entropy(x, labels)]
+    for ours, plain in zip(bfloat16_results, (ops.softmax(x), norm(x), ops.cross_entropy(x, labels)), strict=True):
         np.testing.assert_array_equal(ours.numpy(), plain.numpy())
 
 
@@ -114,52 +114,54 @@ MODELS = {
 
 
 @pytest.mark.parametrize("backward", MODELS)
-def test_a_backward_that_computes_layers_again_does_so_in_the_precision_of_its_forward(backward):
-    """It runs when the forward's is no longer in force."""
+def test_a_recomputing_backward_uses_the_precision_of_its_forward(backward):
+    """Test that the backward pass runs outside of the forward's precision."""
     model, loss_of = MODELS[backward]()
     model.train()
-    seen = []
+    uses_bfloat16 = []
     for layer in model.sublayers():
         if isinstance(layer, ops.Linear):
-            layer.register_forward_pre_hook(lambda layer, args: seen.append(precision.is_cast_to_bfloat16("linear")))
+            layer.register_forward_pre_hook(
+                lambda layer, args: uses_bfloat16.append(precision.is_cast_to_bfloat16("linear"))
+            )
     with precision.cast_to_bfloat16():
         loss = loss_of(model, backward)
-    in_forward = len(seen)
+    in_forward = len(uses_bfloat16)
     loss.backward()
-    assert all(seen) and in_forward > 4 and len(seen) > in_forward + 4
+    assert all(uses_bfloat16) and in_forward > 4 and len(uses_bfloat16) > in_forward + 4
     assert not precision.is_cast_to_bfloat16("linear")
     assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {paddle.float32}
 
 
-# -- what the gate makes of it --------------------------------------------------------------------------------------
+# -- the gate -------------------------------------------------------------------------------------------------------
 
 
-def right_reformer():
+def correct_reformer():
     return reformer_request(TINY_REFORMER, "sequence_classification", "heavy-tailed", dtypes=BOTH)
 
 
-def right_ctrl():
+def correct_ctrl():
     return request_for("ctrl", "causal_lm", SMALL_CTRL, 24, "heavy-tailed", dtypes=BOTH)
 
 
-RIGHT = {"reformer": right_reformer, "ctrl": right_ctrl}
+RIGHT = {"reformer": correct_reformer, "ctrl": correct_ctrl}
 
 
 @pytest.mark.parametrize("model", [pytest.param("reformer", marks=pytest.mark.slow), "ctrl"])
-def test_a_right_port_passes_in_bfloat16_and_every_report_shows_it(tmp_path, model):
+def test_a_correct_port_passes_in_bfloat16_and_every_report_shows_it(tmp_path, model):
     report, text = run(RIGHT[model](), tmp_path)
     assert report.passed, report.summary()
     assert text.startswith("PARITY") and "(float64, bfloat16)" in text
-    stored = json.loads((tmp_path / "parity.json").read_text())
-    of_bfloat16 = {tensor["name"]: tensor for tensor in stored["tensors"] if tensor["dtype"] == "bfloat16"}
+    results = json.loads((tmp_path / "parity.json").read_text())
+    of_bfloat16 = {tensor["name"]: tensor for tensor in results["tensors"] if tensor["dtype"] == "bfloat16"}
     for name in report.request.weights:
         assert {f"{kind}:{name}" for kind in ("gradient", "accumulated", "updated")} <= of_bfloat16.keys()
-    # It is bfloat16 that was measured on both sides: beyond float32's rounding by far, and alike.
+    # Both sides were measured in bfloat16: the errors are similar, and far beyond float32's rounding.
     outputs = [t for t in of_bfloat16.values() if t["kind"] == "output" and t["rms"]]
     for key in ("error", "noise_bfloat16"):
         assert 1e-4 < np.median([tensor[key] / tensor["rms"] for tensor in outputs]) < 0.1, key
-    assert stored["trace"]["faulty"] == [] and stored["trace"]["compared"] > 100
-    # Master weights are float32's.
+    assert results["trace"]["faulty"] == [] and results["trace"]["compared"] > 100
+    # Master weights are in float32.
     assert max(t["error"] / t["rms"] for t in of_bfloat16.values() if t["kind"] == "updated") < 1e-5
     assert 'name="rounding bfloat16"' in (tmp_path / "junit.xml").read_text()
     page = (tmp_path / "parity.html").read_text()
@@ -179,7 +181,7 @@ def test_no_fault_of_mixed_precision_is_tried_in_float64():
     assert not {mutant.dtype for mutant in faults_of_precision("ctrl")} & set(trial_request("ctrl", "random", 0).dtypes)
 
 
-def test_an_operation_that_is_wrong_by_itself_is_named_before_what_hangs_on_it():
+def test_a_faulty_operation_is_named_before_operations_that_depend_on_it():
     verdict = Verdict()
     verdict.find("rounding", "output:b", "off", "bfloat16")
     trace = OperationTrace(
@@ -198,23 +200,23 @@ def test_an_operation_that_is_wrong_by_itself_is_named_before_what_hangs_on_it()
 
 
 @pytest.mark.parametrize("trace", [None, OperationTrace(problem="too long")])
-def test_where_operations_cannot_be_judged_one_by_one_it_is_said(trace):
+def test_a_gate_without_a_comparison_of_single_operations_is_noted(trace):
     verdict = Verdict()
     judge_operations(verdict, trace)
     assert verdict.passed and [note.kind for note in verdict.notes] == ["operations-unseen"]
 
 
-def test_the_bound_in_bfloat16_is_the_references_own_error_there():
+def test_the_bound_in_bfloat16_is_the_references_own_error():
     noise = {"float64": [1e-16], "float32": [1e-7], "bfloat16": [1e-3, 2e-3]}
     theirs = TensorRecord([4], True, 1.0, 1.0, 1.0, noise=noise, noise_max=noise)
-    for error, passed in ((5e-3, True), (7e-3, False)):
-        assert compare("output:a", theirs, TensorStats([4], True, error, error, error), "bfloat16").passed == passed
-    # What no product is in has float32's noise alone, and nothing is added for bfloat16.
+    for error, is_passed in ((5e-3, True), (7e-3, False)):
+        assert compare("output:a", theirs, TensorStats([4], True, error, error, error), "bfloat16").passed == is_passed
+    # A tensor without a product has only float32's noise, and gets no extra bound for bfloat16.
     exact = TensorRecord([4], True, 1.0, 1.0, 1.0, noise={key: [1e-8] for key in noise}, noise_max=noise)
     assert not compare("output:a", exact, TensorStats([4], True, 1e-5, 1e-5, 1e-5), "bfloat16").passed
 
 
-def test_float64_decides_beside_bfloat16_and_a_runs_own_precision_is_always_judged():
+def test_float64_decides_next_to_bfloat16_and_a_runs_precision_is_always_tested():
     assert dtypes_of("bfloat16") == ("float64", "bfloat16")
     assert dtypes_of("both") == ("float64", "float32")
     assert dtypes_of("all") == ("float64", "float32", "bfloat16") == dtypes_of("both", "bfloat16")
@@ -248,7 +250,7 @@ def recipe_file(tmp_path_factory):
     return folder / "x.yaml"
 
 
-def trained(recipe_file, folder, *overrides: str) -> dict[str, np.ndarray]:
+def train_weights(recipe_file, folder, *overrides: str) -> dict[str, np.ndarray]:
     recipe = load_recipe(recipe_file, [f"train.output_dir={folder}", *overrides])
     finetune(recipe, "a test", Console(file=io.StringIO()))
     return load_file(folder / "model/model.safetensors")
@@ -257,23 +259,23 @@ def trained(recipe_file, folder, *overrides: str) -> dict[str, np.ndarray]:
 def test_a_cpu_trains_in_bfloat16_with_master_weights_in_float32_and_resumes_bit_for_bit(
     recipe_file, tmp_path, monkeypatch
 ):
-    lowered = trained(recipe_file, tmp_path / "lowered", "train.precision=bfloat16")
-    plain = trained(recipe_file, tmp_path / "plain")
-    assert {value.dtype for value in lowered.values()} == {np.dtype("float32")}
-    assert not any(is_rounded(value) for value in lowered.values() if value.ndim == 2)
-    for name, value in plain.items():
-        assert not np.array_equal(lowered[name], value), name
+    bfloat16_weights = train_weights(recipe_file, tmp_path / "lowered", "train.precision=bfloat16")
+    float32_weights = train_weights(recipe_file, tmp_path / "plain")
+    assert {value.dtype for value in bfloat16_weights.values()} == {np.dtype("float32")}
+    assert not any(is_rounded(value) for value in bfloat16_weights.values() if value.ndim == 2)
+    for name, value in float32_weights.items():
+        assert not np.array_equal(bfloat16_weights[name], value), name
 
-    ends, interrupted = ScheduleCallback.on_step_end, []
+    ends, interruptions = ScheduleCallback.on_step_end, []
 
     def on_step_end(self, args, state, control, **others):
-        if state.global_step == 4 and not interrupted:
-            interrupted.append(True)
+        if state.global_step == 4 and not interruptions:
+            interruptions.append(True)
             signal.raise_signal(signal.SIGTERM)
         return ends(self, args, state, control, **others)
 
     monkeypatch.setattr(ScheduleCallback, "on_step_end", on_step_end)
     with pytest.raises(SignalInterrupt):
-        trained(recipe_file, tmp_path / "resumed", "train.precision=bfloat16")
-    for name, value in trained(recipe_file, tmp_path / "resumed", "train.precision=bfloat16").items():
-        np.testing.assert_array_equal(value, lowered[name], err_msg=name)
+        train_weights(recipe_file, tmp_path / "resumed", "train.precision=bfloat16")
+    for name, value in train_weights(recipe_file, tmp_path / "resumed", "train.precision=bfloat16").items():
+        np.testing.assert_array_equal(value, bfloat16_weights[name], err_msg=name)

@@ -1,4 +1,4 @@
-"""What a run leaves in `model/`, loaded by transformers: the tokenizer gives our ids, the pipelines our answers."""
+"""Test `model/` of a run in transformers: the tokenizer gives our ids, and the pipelines give our answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from toolkit.tasks.question_answering.answering import answer_question
 
 LENGTH = 64
 
-#: Runs under transformers, in a process without Paddle.
+#: Runs with transformers, in a process without Paddle.
 TOKENS = """
 import json, sys
 from transformers import AutoTokenizer
@@ -48,7 +48,7 @@ for folder in job["folders"]:
 json.dump(found, open(sys.argv[2], "w"))
 """
 
-#: The Python of a model card, block after block; the value of the last line of each.
+#: Runs the Python blocks of a model card in order, and returns the value of the last line of each block.
 CARD = """
 import ast, json, sys
 job = json.load(open(sys.argv[1]))
@@ -68,20 +68,20 @@ json.dump(found, open(sys.argv[2], "w"))
 
 
 def ask_transformers(code: str, folder: Path, torch: bool = True, **job: object) -> list:
-    """What a program makes of a job, in a process without Paddle; tokens alone need no torch either."""
+    """Return the result of a program in a process without Paddle; a program for tokens needs no torch either."""
     files = [folder / "job.json", folder / "found.json"]
     files[0].write_text(json.dumps(job))
     command = [sys.executable, "-c", code, *map(str, files)]
     env = {**os.environ, "USE_TORCH": str(int(torch)), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    if "No module named 'transformers'" in result.stderr or "No module named 'torch'" in result.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     return json.loads(files[1].read_text())
 
 
 def python_of(card: Path) -> list[str]:
-    """The blocks of Python in a model card."""
+    """Return the blocks of Python in a model card."""
     return [part.split("```")[0] for part in card.read_text().split("```python\n")[1:]]
 
 
@@ -89,27 +89,27 @@ def python_of(card: Path) -> list[str]:
 
 
 def texts() -> list[str]:
-    """Texts of every kind that UTF-8 can write, and the pieces that tokenizers give a meaning of their own."""
-    written = [
+    """Return texts of every kind in UTF-8, and pieces with a special meaning for tokenizers."""
+    all_texts = [
         *ADVERSARIAL,
         *texts_of_characters(),
         *random_texts(5, 100),
         "a<pad>b<sep>c</s><unk>",
         "\x00\x01\x7f\x85\u2028 \ufffd",
     ]
-    return [text for text in written if not any("\ud800" <= letter <= "\udfff" for letter in text)]
+    return [text for text in all_texts if not any("\ud800" <= letter <= "\udfff" for letter in text)]
 
 
-def assert_equal(ours, found: list, text_list: list[str]) -> None:
-    keys, ids, padded, decoded, cleaned, length = found
+def assert_equal(ours, results: list, text_list: list[str]) -> None:
+    keys, ids, padded_batch, decoded_texts, cleaned_texts, length = results
     assert keys == ["attention_mask", "input_ids"]
     assert length == LENGTH
     assert ids == ours.encode_batch(text_list)
-    expected = ours(text_list, max_length=LENGTH, padding="max_length")
-    assert padded["attention_mask"] == expected["attention_mask"].tolist()
-    assert padded["input_ids"] == expected["input_ids"].tolist()
-    assert decoded == [ours.decode(row) for row in ids]
-    assert cleaned == [ours.decode([ours.pad_token_id, *row], skip_special_tokens=True) for row in ids]
+    expected_batch = ours(text_list, max_length=LENGTH, padding="max_length")
+    assert padded_batch["attention_mask"] == expected_batch["attention_mask"].tolist()
+    assert padded_batch["input_ids"] == expected_batch["input_ids"].tolist()
+    assert decoded_texts == [ours.decode(row) for row in ids]
+    assert cleaned_texts == [ours.decode([ours.pad_token_id, *row], skip_special_tokens=True) for row in ids]
 
 
 def test_auto_tokenizer_gives_the_ids_and_the_texts_of_all_tokenizers(tmp_path):
@@ -126,16 +126,16 @@ def test_auto_tokenizer_gives_the_ids_and_the_texts_of_all_tokenizers(tmp_path):
         (tmp_path / name / "config.json").write_text(json.dumps({"model_type": family}))
     folders = [str(tmp_path / name) for name in ours]
     theirs = ask_transformers(TOKENS, tmp_path, torch=False, folders=folders, texts=texts(), fast=False)
-    for tokenizer, found in zip(ours.values(), theirs, strict=True):
-        assert_equal(tokenizer, found, texts())
-    for name, tokenizer in ours.items():  # what transformers saves is read here
+    for tokenizer, results in zip(ours.values(), theirs, strict=True):
+        assert_equal(tokenizer, results, texts())
+    for name, tokenizer in ours.items():  # our tokenizers read the files of transformers
         load = load_ctrl_tokenizer if name == "words" else reformer_tokenizer.load_tokenizer
         assert load(tmp_path / f"{name}-again").encode_batch(texts()) == tokenizer.encode_batch(texts())
         special = json.loads((tmp_path / name / "special_tokens_map.json").read_text())
         assert special["pad_token"] == {"bytes": "<pad>", "pieces": "<unk>", "words": "<unk>"}[name]
 
 
-def test_the_tokenizers_library_alone_gives_bytes_too(tmp_path):
+def test_the_tokenizers_library_without_transformers_gives_bytes_too(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     ByteTokenizer().save(tmp_path)
     theirs, ours = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")), ByteTokenizer()
@@ -143,14 +143,14 @@ def test_the_tokenizers_library_alone_gives_bytes_too(tmp_path):
     for text in [*texts(), every]:
         assert theirs.encode(text).ids == ours.encode(text)
     draws = random.Random(0)
-    for _ in range(500):  # among them bytes that are not UTF-8, and ids that stand for nothing
+    for _ in range(500):  # including bytes that are not UTF-8, and ids without a meaning
         ids = [draws.randrange(258) for _ in range(9)]
         if not any("\ud800" <= letter <= "\udfff" for letter in ours.decode(ids)):
             assert theirs.decode(ids) == ours.decode(ids)
     assert theirs.get_vocab_size() == ours.vocab_size
 
 
-def test_a_tokenizer_file_of_other_ids_is_not_taken_for_bytes(tmp_path):
+def test_a_tokenizer_file_with_other_ids_is_not_a_byte_tokenizer(tmp_path):
     ByteTokenizer().save(tmp_path)
     assert isinstance(reformer_tokenizer.load_tokenizer(tmp_path), ByteTokenizer)
     for change in ("vocab", "merges", "normalizer"):
@@ -190,7 +190,7 @@ LANGUAGE_MODEL = {
 
 
 def language_model(folder: Path) -> Path:
-    """A finished run of a small CTRL."""
+    """Return a finished run of a small CTRL."""
     words = ("one", "two", "three", "four", "five", "six", "seven")
     lines = (" ".join(words[(start + place) % 7] for place in range(30)) for start in range(200))
     (folder / "numbers.txt").write_text("\n\n".join(lines))
@@ -199,14 +199,14 @@ def language_model(folder: Path) -> Path:
     return finetune(recipe, "a test", Console(file=io.StringIO(), width=120))
 
 
-def assert_same_labels(run: Path, found: list) -> None:
-    (ours,) = classify(replace(load_run(run), calibration={}), [TEXT])  # transformers knows no temperature
-    assert found[0]["label"] == ours.label
-    assert found[0]["score"] == pytest.approx(ours.probability, abs=1e-5)
+def assert_same_labels(run: Path, predictions: list) -> None:
+    (ours,) = classify(replace(load_run(run), calibration={}), [TEXT])  # transformers does not apply the temperature
+    assert predictions[0]["label"] == ours.label
+    assert predictions[0]["score"] == pytest.approx(ours.probability, abs=1e-5)
 
 
-def test_the_card_s_lines_give_what_predict_and_generate_give(recipe_file, tmp_path):  # noqa: F811
-    # Without LSH attention, whose random numbers are PyTorch's there and our own here, as a label alone would show.
+def test_the_card_s_code_equals_predict_and_generate(recipe_file, tmp_path):  # noqa: F811
+    # Without LSH attention, whose random numbers differ between PyTorch and our port.
     classifier = train(recipe_file, tmp_path / "cls", "model.config.attn_layers=[local, local]", "train.max_steps=8")
     speaker = language_model(tmp_path)
     cards = [python_of(run / "README.md") for run in (classifier, speaker)]
@@ -216,14 +216,14 @@ def test_the_card_s_lines_give_what_predict_and_generate_give(recipe_file, tmp_p
     assert_same_labels(classifier, labels[2][0])
     assert words[:2] == ["CTRLTokenizer", "CTRLLMHeadModel"]
     options = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None}
-    # As long as transformers goes on: to the last of the 48 positions.
+    # Up to the maximum length of transformers: all 48 positions.
     ours = generate_text(speaker, Console(file=io.StringIO()), "Numbers", "one two three", 44, **options)
     assert len(ours.split()) > 10
     assert words[2][0][0]["generated_text"].split() == [*PROMPT.split(), *ours.split()]
 
 
 @pytest.mark.slow
-def test_sentencepiece_and_ctrl_label_alike(recipe_file, tmp_path):  # noqa: F811
+def test_sentencepiece_and_ctrl_predict_equally(recipe_file, tmp_path):  # noqa: F811
     reformer = train(
         recipe_file,
         tmp_path / "pieces",
@@ -240,14 +240,14 @@ def test_sentencepiece_and_ctrl_label_alike(recipe_file, tmp_path):  # noqa: F81
         "train.max_steps=8",
     )
     cards = [python_of(run / "README.md") for run in (reformer, ctrl)]
-    found = ask_transformers(CARD, tmp_path, cards=cards, names={"text": TEXT})
-    assert [entry[0] for entry in found] == ["ReformerTokenizer", "CTRLTokenizer"]
-    for run, entry in zip((reformer, ctrl), found, strict=True):
+    results = ask_transformers(CARD, tmp_path, cards=cards, names={"text": TEXT})
+    assert [entry[0] for entry in results] == ["ReformerTokenizer", "CTRLTokenizer"]
+    for run, entry in zip((reformer, ctrl), results, strict=True):
         assert_same_labels(run, entry[2][0])
 
 
 @pytest.mark.slow
-def test_the_pipeline_answers_as_predict_does(tmp_path):
+def test_the_pipeline_answers_like_predict(tmp_path):
     import test_question_answering as small
 
     changes = {"model__config": {**small.RECIPE["model"]["config"], "attn_layers": ["local", "local"]}}

@@ -1,6 +1,6 @@
-"""Every key of a recipe that reaches what is computed reaches the gate, too: of model, train, runtime and parity.
+"""Test that every key of a recipe that affects the computation affects the gate: model, train, runtime and parity.
 
-Those of data and tokenizer decide the examples, labels and tokens, of which the gate is given the first.
+The keys of data and tokenizer decide the examples, labels and tokens; the gate gets the first of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toolkit.parity.request.build import job_of, labels_of
 from toolkit.recipe.keys import Model, Parity, Runtime, Train
 from toolkit.recipe.load import load_recipe
 
-#: By key, another value than the recipe's (and what has to change with it).
+#: Key -> an override with another value, and overrides that must change with it.
 OTHER: dict[str, tuple[str, ...]] = {
     "model.config": ("model.config.hidden_dropout_prob=0.2",),
     "model.backward": ("model.backward=autograd",),
@@ -50,7 +50,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "parity.length": ("parity.length=64",),
     "parity.max_memory": ("parity.max_memory=3.5",),
 }
-#: Keys that need another fixture, or another family; each has a test of its own below, or nothing to be told.
+#: Keys that need another fixture or family; each has a separate test below, or does not affect the gate.
 ELSEWHERE = {
     "model.name": "tests below",
     "model.weights": "test_train.py: the request has the checkpoint's folder, and its weights",
@@ -60,7 +60,7 @@ ELSEWHERE = {
     "runtime.device": "test below",
     "parity.reference_python": "test_train.py",
 }
-#: Keys by which nothing of a step, an update or an evaluation's numbers is computed otherwise.
+#: Keys that do not change the numbers of a step, an update or an evaluation.
 NOT_COMPUTED = {
     "train.output_dir": "a folder",
     "train.eval_batch_size": "how many examples of an evaluation are computed at a time",
@@ -72,51 +72,57 @@ NOT_COMPUTED = {
 SECTIONS = {"model": Model, "train": Train, "runtime": Runtime, "parity": Parity}
 
 
-def asked(path: Path, overrides: tuple[str, ...], folder: Path, device: str = "cpu") -> dict[str, Any]:
-    """All that the gate of a recipe is told, and what it says that it does otherwise."""
+def request_of(path: Path, overrides: tuple[str, ...], folder: Path, device: str = "cpu") -> dict[str, Any]:
+    """Return the whole request to the gate of a recipe, and the settings that the gate does not run."""
     recipe = load_recipe(path, overrides)
     request = gate_request(recipe, assemble(recipe), device, folder)
-    given = {"batch": request.batch, "weights": request.weights, "labels": labels_of(request)}
-    shown = {kind: {name: np.asarray(v).tobytes() for name, v in several.items()} for kind, several in given.items()}
+    inputs = {"batch": request.batch, "weights": request.weights, "labels": labels_of(request)}
+    input_bytes = {
+        kind: {name: np.asarray(v).tobytes() for name, v in several.items()} for kind, several in inputs.items()
+    }
     job = asdict(job_of(request))
-    job["tokenizer"].pop("path")  # a scratch folder's
+    job["tokenizer"].pop("path")  # the path of a scratch folder
     extent = {"length": request.length, "max_memory": request.max_memory}
-    return {**job, **shown, **extent, "not_run": request.not_run}
+    return {**job, **input_bytes, **extent, "not_run": request.not_run}
 
 
-def test_every_key_is_accounted_for():
+def test_every_key_is_listed():
     keys = {f"{section}.{key}" for section, fields in SECTIONS.items() for key in fields.model_fields}
     assert keys == OTHER.keys() | ELSEWHERE.keys() | NOT_COMPUTED.keys()
 
 
 @pytest.fixture(scope="module")
 def plain(recipe_file, tmp_path_factory):  # noqa: F811
-    return asked(recipe_file, (), tmp_path_factory.mktemp("plain"))
+    return request_of(recipe_file, (), tmp_path_factory.mktemp("plain"))
 
 
 @pytest.mark.parametrize("key", OTHER)
-def test_what_a_key_changes_the_gate_is_told(key, plain, recipe_file, tmp_path):  # noqa: F811
-    assert asked(recipe_file, OTHER[key], tmp_path) != plain
+def test_a_key_that_changes_the_computation_changes_the_request(key, plain, recipe_file, tmp_path):  # noqa: F811
+    assert request_of(recipe_file, OTHER[key], tmp_path) != plain
 
 
-def test_the_same_recipe_asks_the_same(plain, recipe_file, tmp_path):  # noqa: F811
-    assert asked(recipe_file, (), tmp_path) == plain
-    assert asked(recipe_file, (), tmp_path, "gpu") != plain
+def test_the_same_recipe_gives_the_same_request(plain, recipe_file, tmp_path):  # noqa: F811
+    assert request_of(recipe_file, (), tmp_path) == plain
+    assert request_of(recipe_file, (), tmp_path, "gpu") != plain
 
 
 @pytest.mark.parametrize("key", ["rank=3", "alpha=4", "dropout=0.1", "targets=[value]"])
 def test_every_key_of_an_adapter_reaches_the_gate(key, recipe_file, tmp_path):  # noqa: F811
-    told = [asked(recipe_file, ("train.lora={rank: 2}", *more), tmp_path) for more in ((), (f"train.lora.{key}",))]
-    assert told[0]["lora"] is not None and told[0]["lora"] != told[1]["lora"]
+    requests = [
+        request_of(recipe_file, ("train.lora={rank: 2}", *more), tmp_path) for more in ((), (f"train.lora.{key}",))
+    ]
+    assert requests[0]["lora"] is not None and requests[0]["lora"] != requests[1]["lora"]
 
 
 @pytest.mark.parametrize(
     "keys", [("sgd", "train.momentum=0.8"), ("lion", "train.adam_beta1=0.8"), ("lion", "train.adam_beta2=0.8")]
 )
 def test_an_optimizers_own_keys_reach_the_gate(keys, recipe_file, tmp_path):  # noqa: F811
-    optimizer, *other = keys
-    told = [asked(recipe_file, (f"train.optimizer={optimizer}", *more), tmp_path) for more in ((), other)]
-    assert told[0]["training"]["optimizer"] == optimizer and told[0] != told[1]
+    optimizer, *other_overrides = keys
+    requests = [
+        request_of(recipe_file, (f"train.optimizer={optimizer}", *more), tmp_path) for more in ((), other_overrides)
+    ]
+    assert requests[0]["training"]["optimizer"] == optimizer and requests[0] != requests[1]
 
 
 def test_recomputed_layers_reach_the_gate(tmp_path):
@@ -130,6 +136,6 @@ def test_recomputed_layers_reach_the_gate(tmp_path):
         f"data: {{dataset: text, sources: {{A: {text}}}, max_length: 32, validation_fraction: 0.1}}\n"
         "train: {max_steps: 3, batch_size: 2, learning_rate: 1.0e-3}\n"
     )
-    told = [asked(recipe, overrides, tmp_path) for overrides in ((), ("train.recompute=true",))]
-    assert [one["model"] for one in told] == ["ctrl", "ctrl"] and told[0] != told[1]
-    assert [one["port"] for one in told] == [{"recompute": False}, {"recompute": True}]
+    requests = [request_of(recipe, overrides, tmp_path) for overrides in ((), ("train.recompute=true",))]
+    assert [request["model"] for request in requests] == ["ctrl", "ctrl"] and requests[0] != requests[1]
+    assert [request["port"] for request in requests] == [{"recompute": False}, {"recompute": True}]

@@ -1,6 +1,6 @@
-"""What a run does on a GPU, by the real command: gate, training in both precisions, going on after a kill, sharding.
+"""Test runs on a GPU with the real command: gate, training in both precisions, resuming after a kill, and sharding.
 
-The same tests run on the CPU where it can do as much: what they ask is then known to be answerable.
+Tests that do not need a GPU also run on the CPU, to prove that they can pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEVERAL = [sys.executable, "-m", "paddle.distributed.launch", "--gpus", "0,1", "
 
 
 def finetune(recipe: Path, folder: Path, device: str, *overrides: str) -> subprocess.Popen:
-    """The command that trains into ``folder``, running; what it says is in ``folder``.log."""
+    """Start the command that trains into ``folder``; its output is in ``folder``.log."""
     arguments = [f"runtime.device={device}", f"parity.device={device}", f"train.output_dir={folder}", *overrides]
     with open(f"{folder}.log", "a") as log:
         return subprocess.Popen(
@@ -41,14 +41,14 @@ def finetune(recipe: Path, folder: Path, device: str, *overrides: str) -> subpro
         )
 
 
-def finished(run: subprocess.Popen, folder: Path) -> dict:
-    """The metrics of a run, once it has ended."""
+def wait_for_metrics(run: subprocess.Popen, folder: Path) -> dict:
+    """Wait for the end of a run and return its metrics."""
     assert run.wait() == 0, Path(f"{folder}.log").read_text()
     return json.loads((folder / "metrics.json").read_text())
 
 
 def accuracy_of(metrics: dict, folder: Path, device: str) -> float:
-    """The test accuracy of a run that passed its gate, and was where it was to be."""
+    """Return the test accuracy of a run, after checking its gate and its device."""
     assert metrics["hardware"]["device"] == device
     [start] = json.loads((folder / "parity" / "starts.json").read_text())
     assert start["passed"] and json.loads((folder / "parity" / "parity.json").read_text())["device"] == device
@@ -56,44 +56,44 @@ def accuracy_of(metrics: dict, folder: Path, device: str) -> float:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_run_in_float32_passes_the_gate_learns_and_goes_on_after_a_kill_bit_for_bit(recipe_file, tmp_path, device):  # noqa: F811
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    metrics = finished(finetune(recipe_file, whole, device), whole)
-    assert accuracy_of(metrics, whole, device) >= 0.8
-    run = finetune(recipe_file, killed, device)
-    while not list(killed.glob("checkpoints/step-*")):
-        assert run.poll() is None, Path(f"{killed}.log").read_text()
+def test_a_run_in_float32_passes_the_gate_learns_and_resumes_bit_for_bit(recipe_file, tmp_path, device):  # noqa: F811
+    whole_run, killed_run = tmp_path / "whole", tmp_path / "killed"
+    metrics = wait_for_metrics(finetune(recipe_file, whole_run, device), whole_run)
+    assert accuracy_of(metrics, whole_run, device) >= 0.8
+    run = finetune(recipe_file, killed_run, device)
+    while not list(killed_run.glob("checkpoints/step-*")):
+        assert run.poll() is None, Path(f"{killed_run}.log").read_text()
         time.sleep(0.005)
     run.send_signal(signal.SIGKILL)
-    assert run.wait() == -signal.SIGKILL and not (killed / "metrics.json").exists()
-    finished(finetune(recipe_file, killed, device), killed)
-    assert_same_run(killed, whole)
+    assert run.wait() == -signal.SIGKILL and not (killed_run / "metrics.json").exists()
+    wait_for_metrics(finetune(recipe_file, killed_run, device), killed_run)
+    assert_same_run(killed_run, whole_run)
 
 
 @pytest.mark.gpu
 def test_a_run_in_bfloat16_on_a_gpu_learns(recipe_file, tmp_path):  # noqa: F811
     folder = tmp_path / "run"
-    metrics = finished(finetune(recipe_file, folder, "gpu", "train.precision=bfloat16"), folder)
+    metrics = wait_for_metrics(finetune(recipe_file, folder, "gpu", "train.precision=bfloat16"), folder)
     assert accuracy_of(metrics, folder, "gpu") >= 0.6
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["train"]["precision"] == "bfloat16"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("model", ["reformer", "ctrl"])
-def test_a_right_port_passes_in_bfloat16_on_a_gpu(model, tmp_path):
-    """By its own kernels, which multiply what the CPU only rounds."""
+def test_a_correct_port_passes_in_bfloat16_on_a_gpu(model, tmp_path):
+    """Test the GPU's own bfloat16 kernels; the CPU only rounds to bfloat16."""
     make, arguments = {
         "reformer": (reformer_request, (TINY_REFORMER,)),
         "ctrl": (request_for, ("ctrl", "causal_lm", CTRL_TRIAL, 48)),
     }[model]
-    report, said = gate(make(*arguments, dtypes=("float64", "bfloat16"), device="gpu"), tmp_path)
-    assert report.passed, said
+    report, output = gate(make(*arguments, dtypes=("float64", "bfloat16"), device="gpu"), tmp_path)
+    assert report.passed, output
 
 
 # -- on two GPUs ----------------------------------------------------------------------------------------------------
 
 TWO = ("--gpus", "0,1")
-#: Nothing is drawn at random but by a seed of the model's own.
+#: Only the model draws random numbers, from its own seed.
 EXACT = (
     "model.config.hidden_dropout_prob=0",
     "model.config.local_attention_probs_dropout_prob=0",
@@ -110,45 +110,47 @@ def two_gpus():
 
 
 def losses_of(folder: Path) -> list[float]:
-    """Of the steps of training."""
+    """Return the losses of the training steps."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if line["split"] == "train"]
 
 
 @pytest.mark.gpu
-def test_two_gpus_train_as_one_does_and_go_on_after_a_kill_bit_for_bit(recipe_file, two_gpus, tmp_path):  # noqa: F811
-    """Over NCCL; half of a batch on each."""
-    alone, together, killed = (tmp_path / name for name in ("alone", "together", "killed"))
-    finished(finetune(recipe_file, alone, "gpu", *EXACT, "train.batch_size=4"), alone)
-    metrics = finished(finetune(recipe_file, together, "gpu", *EXACT, "train.batch_size=2", *TWO), together)
+def test_two_gpus_train_like_one_and_resume_bit_for_bit(recipe_file, two_gpus, tmp_path):  # noqa: F811
+    """Test NCCL with half of a batch on each GPU."""
+    one_gpu_run, two_gpu_run, killed_run = (tmp_path / name for name in ("alone", "together", "killed"))
+    wait_for_metrics(finetune(recipe_file, one_gpu_run, "gpu", *EXACT, "train.batch_size=4"), one_gpu_run)
+    metrics = wait_for_metrics(
+        finetune(recipe_file, two_gpu_run, "gpu", *EXACT, "train.batch_size=2", *TWO), two_gpu_run
+    )
     assert metrics["hardware"]["processes"] == 2
-    np.testing.assert_allclose(losses_of(together)[:5], losses_of(alone)[:5], rtol=1e-3)
-    run = finetune(recipe_file, killed, "gpu", *EXACT, "train.batch_size=2", *TWO)
-    while not list(killed.glob("checkpoints/step-*")):
-        assert run.poll() is None, Path(f"{killed}.log").read_text()
+    np.testing.assert_allclose(losses_of(two_gpu_run)[:5], losses_of(one_gpu_run)[:5], rtol=1e-3)
+    run = finetune(recipe_file, killed_run, "gpu", *EXACT, "train.batch_size=2", *TWO)
+    while not list(killed_run.glob("checkpoints/step-*")):
+        assert run.poll() is None, Path(f"{killed_run}.log").read_text()
         time.sleep(0.005)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    time.sleep(2)  # its ranks end with it
-    finished(finetune(recipe_file, killed, "gpu", *EXACT, "train.batch_size=2", *TWO), killed)
-    assert_same_run(killed, together)
+    time.sleep(2)  # its ranks end with the command
+    wait_for_metrics(finetune(recipe_file, killed_run, "gpu", *EXACT, "train.batch_size=2", *TWO), killed_run)
+    assert_same_run(killed_run, two_gpu_run)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sharding", ["stage1", "stage2"])
-def test_a_sharded_run_has_the_losses_and_the_form_of_one_that_is_not(recipe_file, two_gpus, tmp_path, sharding):  # noqa: F811
-    """Fleet takes the mean of the processes' gradients, where they are summed otherwise."""
-    plain, sharded = tmp_path / "plain", tmp_path / "sharded"
-    for folder, key in ((plain, "null"), (sharded, sharding)):
-        finished(finetune(recipe_file, folder, "gpu", f"train.sharding={key}", *TWO), folder)
-    np.testing.assert_allclose(losses_of(sharded)[:5], losses_of(plain)[:5], rtol=1e-3)
-    theirs, ours = (load_file(folder / "model/model.safetensors") for folder in (plain, sharded))
+def test_a_sharded_run_has_the_losses_and_files_of_a_plain_run(recipe_file, two_gpus, tmp_path, sharding):  # noqa: F811
+    """Check that sharding, where Fleet averages the gradients of processes, equals the sum without sharding."""
+    plain_run, sharded_run = tmp_path / "plain", tmp_path / "sharded"
+    for folder, key in ((plain_run, "null"), (sharded_run, sharding)):
+        wait_for_metrics(finetune(recipe_file, folder, "gpu", f"train.sharding={key}", *TWO), folder)
+    np.testing.assert_allclose(losses_of(sharded_run)[:5], losses_of(plain_run)[:5], rtol=1e-3)
+    theirs, ours = (load_file(folder / "model/model.safetensors") for folder in (plain_run, sharded_run))
     assert {name: value.shape for name, value in ours.items()} == {name: v.shape for name, v in theirs.items()}
-    assert sorted(path.name for path in sharded.rglob("*")) == sorted(path.name for path in plain.rglob("*"))
+    assert sorted(path.name for path in sharded_run.rglob("*")) == sorted(path.name for path in plain_run.rglob("*"))
 
 
 @pytest.mark.gpu
-def test_a_sharded_run_that_was_killed_is_not_resumed_and_says_so(recipe_file, two_gpus, tmp_path):  # noqa: F811
+def test_a_killed_sharded_run_is_refused_with_an_error(recipe_file, two_gpus, tmp_path):  # noqa: F811
     folder = tmp_path / "run"
     run = finetune(recipe_file, folder, "gpu", "train.sharding=stage1", *TWO)
     while not list(folder.glob("checkpoints/best-*")):
@@ -164,11 +166,11 @@ def test_a_sharded_run_that_was_killed_is_not_resumed_and_says_so(recipe_file, t
 @pytest.mark.gpu
 @pytest.mark.parametrize("sharding", ["stage1", "stage2"])
 def test_a_run_on_two_gpus_with_sharding_learns(recipe_file, two_gpus, tmp_path, sharding):  # noqa: F811
-    """By Paddle's launcher."""
+    """Test Paddle's launcher."""
     folder = tmp_path / "run"
     arguments = ["runtime.device=gpu", f"train.sharding={sharding}", f"train.output_dir={folder}"]
     command = [*SEVERAL, str(tmp_path / "logs"), str(ROOT / "toolkit" / "__main__.py"), "finetune", str(recipe_file)]
-    done = subprocess.run([*command, *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
-    assert done.returncode == 0
+    result = subprocess.run([*command, *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    assert result.returncode == 0
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["hardware"]["processes"] == 2 and metrics["test"]["accuracy"] >= 0.8

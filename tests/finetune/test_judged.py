@@ -1,4 +1,4 @@
-"""What trains is what the gate has judged: whatever gets lost between the gate and the first step stops the run."""
+"""Test that a run trains the model of its gate: any difference before the first step stops the run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from toolkit.recipe.load import load_recipe
 from toolkit.training import optimizer
 
 SHORT = ("train.max_steps=2", "train.eval_steps=2", "parity.dtype=float32")
-WEIGHED = ("train.class_weights={animals: 1, fruit: 2, tools: 3}",)
-ADAPTED = ("train.lora={rank: 2}",)
-LOWERED = ("train.precision=bfloat16", "parity.dtype=both")
+WITH_CLASS_WEIGHTS = ("train.class_weights={animals: 1, fruit: 2, tools: 3}",)
+WITH_LORA = ("train.lora={rank: 2}",)
+WITH_BFLOAT16 = ("train.precision=bfloat16", "parity.dtype=both")
 TWICE_AS_LONG = ("model.config.axial_pos_shape=[16, 8]", "data.max_length=128")
 LAYER = "reformer.encoder.layers.0"
 
@@ -32,7 +32,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def shared_cache(own_cache, cache, monkeypatch) -> None:
-    """The tests of one recipe share the verdict of its gate."""
+    """Share the verdict of the gate among the tests of a recipe."""
     monkeypatch.setenv("TOOLKIT_CACHE", str(cache))
 
 
@@ -51,7 +51,7 @@ def another(path, attribute, value):
 
 
 def of_recipe(key, value):
-    """The recipe is another when the trainer is made."""
+    """Return a fault that changes the recipe before the trainer is created."""
 
     def twist(trainer):
         recipe = trainer.recipe.with_values({f"train.{key}": value})
@@ -65,7 +65,7 @@ def without_class_weights(trainer):
     trainer.model.class_weights = None
 
 
-def frozen(trainer):
+def freeze_a_weight(trainer):
     next(iter(trainer.model.parameters())).stop_gradient = True
 
 
@@ -75,12 +75,12 @@ def scaled_twice(trainer):
 
 
 def all_decay(trainer):
-    made = optimizer.decayed_parameters
-    optimizer.decayed_parameters = lambda model: {one.name for one in model.parameters()}
+    original_function = optimizer.decayed_parameters
+    optimizer.decayed_parameters = lambda model: {parameter.name for parameter in model.parameters()}
     try:
         trainer.create_optimizer_and_scheduler(trainer.schedule.max_steps)
     finally:
-        optimizer.decayed_parameters = made
+        optimizer.decayed_parameters = original_function
 
 
 def scaled_by_a_hook(trainer):
@@ -100,7 +100,7 @@ def labels_shifted(trainer):
     }
 
 
-def never_lowered(trainer):
+def without_bfloat16(trainer):
     trainer.autocast_smart_context_manager = contextlib.nullcontext
 
 
@@ -108,8 +108,16 @@ FAULTS = {
     "no dropout": ((), without_dropout, "dropout: 0, where the gate judged 0.1 ("),
     "norm's epsilon": ((), another("reformer.encoder.layer_norm", "_epsilon", 1e-5), "layer_norm._epsilon: 1e-05, wh"),
     "heads": ((), another(f"{LAYER}.attention.self_attention", "num_attention_heads", 1), "num_attention_heads: 1, wh"),
-    "no class weights": (WEIGHED, without_class_weights, "class_weights: none, where the gate judged [1, 2, 3]"),
-    "frozen": ((), frozen, "word_embeddings.weight: paddle.float32 [258, 32], is left as it is, decays, where"),
+    "no class weights": (
+        WITH_CLASS_WEIGHTS,
+        without_class_weights,
+        "class_weights: none, where the gate judged [1, 2, 3]",
+    ),
+    "frozen": (
+        (),
+        freeze_a_weight,
+        "word_embeddings.weight: paddle.float32 [258, 32], is left as it is, decays, where",
+    ),
     "decay": ((), of_recipe("weight_decay", 0.5), "optimizer._weight_decay: 0.5, where the gate judged 0"),
     "groups": ((), all_decay, "is trained, decays, where the gate judged paddle.float32 [32], is trained, does not d"),
     "no clipping": ((), of_recipe("max_grad_norm", None), "clipping: NoneType, where the gate judged ClipGradByG"),
@@ -118,20 +126,20 @@ FAULTS = {
     "a hook": ((), scaled_by_a_hook, "the loss of its first step is another"),
     "loss": ((), other_loss, "the loss of its first step is another"),
     "labels": ((), labels_shifted, "the loss of its first step is another"),
-    "adapter's scale": (ADAPTED, scaled_twice, ".scale: "),
-    "precision": (LOWERED, never_lowered, "the loss of its first step is another"),
+    "adapter's scale": (WITH_LORA, scaled_twice, ".scale: "),
+    "precision": (WITH_BFLOAT16, without_bfloat16, "the loss of its first step is another"),
 }
 SLOW = ("adapter's scale", "precision")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAULTS])
-def test_a_run_that_would_train_something_else_is_stopped_and_the_difference_named(
+def test_a_run_that_differs_from_its_gate_is_stopped_with_the_difference(
     recipe_file,  # noqa: F811
     tmp_path,
     monkeypatch,
     name,
 ):
-    overrides, twist, said = FAULTS[name]
+    overrides, twist, expected_difference = FAULTS[name]
     make = training.make_trainer
 
     def make_another(*arguments):
@@ -142,7 +150,7 @@ def test_a_run_that_would_train_something_else_is_stopped_and_the_difference_nam
     monkeypatch.setattr(training, "make_trainer", make_another)
     with pytest.raises(ParityDrift) as drift:
         train(recipe_file, tmp_path / "run", *SHORT, *overrides, skip=None)
-    assert said in str(drift.value), drift.value
+    assert expected_difference in str(drift.value), drift.value
     assert not (tmp_path / "run/metrics.jsonl").exists() and not (tmp_path / "run/checkpoints").exists()
 
 
@@ -158,7 +166,7 @@ def test_a_run_that_would_train_something_else_is_stopped_and_the_difference_nam
         (("model.backward=reversible", "model.residual=plain"), None),
     ],
 )
-def test_a_right_run_trains_and_is_told_where_its_first_step_is_not_compared(
+def test_a_correct_run_trains_and_reports_an_uncompared_first_step(
     recipe_file,  # noqa: F811
     tmp_path,
     overrides,
@@ -167,9 +175,9 @@ def test_a_right_run_trains_and_is_told_where_its_first_step_is_not_compared(
     recipe = load_recipe(recipe_file, [f"train.output_dir={tmp_path / 'run'}", *SHORT, *overrides])
     console = Console(file=io.StringIO(), width=200)
     finetune(recipe, None, console)
-    said = console.file.getvalue()
+    output = console.file.getvalue()
     assert (
-        (f"{NOT_COMPARED_MESSAGE}: {why}" in said)
+        (f"{NOT_COMPARED_MESSAGE}: {why}" in output)
         if why
-        else "of what trains" not in said and NOT_COMPARED_MESSAGE not in said
+        else "of what trains" not in output and NOT_COMPARED_MESSAGE not in output
     )

@@ -1,4 +1,4 @@
-"""Texts shorter than a checkpoint's position table: which length trains, which rows, and that the others come back."""
+"""Test texts shorter than a checkpoint's position table: the length and the rows that train, and the unchanged rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENWIK8 = {
     "max_position_embeddings": 65536, "attn_layers": ["local", "lsh"], "num_buckets": 512,
 }  # fmt: skip
 
-#: Name -> the keys, and whether they are those of stored weights.
+#: Name -> the keys of the configuration, and whether they belong to stored weights.
 CONFIGURATIONS: dict[str, tuple[dict, bool]] = {
     "new weights": ({}, False),
     "new weights, chunks of 50 and 30": ({"local_attn_chunk_length": 50, "lsh_attn_chunk_length": 30}, False),
@@ -57,7 +57,7 @@ CONFIGURATIONS: dict[str, tuple[dict, bool]] = {
 
 
 def reference_trains(config: dict, length: int) -> bool:
-    """What transformers demands of a training batch, in its own terms."""
+    """Return whether transformers accepts a training batch of this length."""
     chunks = [config[f"{kind}_attn_chunk_length"] for kind in set(config["attn_layers"])]
     pads = length % int(np.lcm.reduce(chunks)) != 0 and length > min(chunks)
     in_chunks = all(not config[key] or length % config[key] == 0 for key in lengths.CHUNK_SIZE_KEYS)
@@ -65,75 +65,80 @@ def reference_trains(config: dict, length: int) -> bool:
     return not pads and in_chunks and in_table and length <= config["max_position_embeddings"]
 
 
-def followed(advice: str, keys: dict, wanted: int) -> list[tuple[dict, int]]:
-    """The configuration and the length that each of the ways of a message leads to, read as a user would."""
+def read_suggestions(advice: str, keys: dict, text_length: int) -> list[tuple[dict, int]]:
+    """Return the configuration and the length of each suggestion in a message, read as a user would."""
     ways = advice.partition("; set ")[2].split(", or ")
-    found = []
+    suggestions = []
     for way in ways:
-        changed, length = dict(keys), wanted
+        changed_keys, length = dict(keys), text_length
         for name, value in re.findall(r"(\S+) to (\[\d+, \d+\]|\d+)", way):
             if name == "data.max_length":
                 length = int(value)
             else:
-                changed[name.removeprefix("model.config.")] = json.loads(value)
-        assert (changed, length) != (keys, wanted), advice
-        found.append((changed, length))
-    return found
+                changed_keys[name.removeprefix("model.config.")] = json.loads(value)
+        assert (changed_keys, length) != (keys, text_length), advice
+        suggestions.append((changed_keys, length))
+    return suggestions
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_every_length_is_one_that_trains_or_is_told_a_way_that_does(name):
-    keys, stored = CONFIGURATIONS[name]
+def test_every_length_trains_or_is_refused_with_one_that_trains(name):
+    keys, is_stored = CONFIGURATIONS[name]
     config = schema.resolve(keys)
-    given = None if stored else keys
-    refused = 0
-    for wanted in range(1, LONGEST + 1):
+    model_keys = None if is_stored else keys
+    num_refused = 0
+    for text_length in range(1, LONGEST + 1):
         try:
-            found = lengths.fit(config, wanted, given)
+            length_fit = lengths.fit(config, text_length, model_keys)
         except LengthError as problem:
-            refused += 1
-            if refused % 50 != 1:
+            num_refused += 1
+            if num_refused % 50 != 1:
                 continue
             assert problem.ways
             advice = problem.advice({LENGTH: "data.max_length"}, "model.config.")
-            for changed, length in followed(advice, keys, wanted):
-                after = lengths.fit(schema.resolve(changed), length, None if stored else changed)
+            for changed_keys, length in read_suggestions(advice, keys, text_length):
+                after = lengths.fit(schema.resolve(changed_keys), length, None if is_stored else changed_keys)
                 assert after.length >= length
             continue
-        trained = {**config, **found.keys, **found.cut}
-        assert found.length >= wanted and reference_trains(trained, found.length), (wanted, found)
-        schema.check_training_length(trained, found.length)
-        assert bool(found.padding) == (found.length > wanted)
-        if stored:  # the run's texts are as long when its saved model is evaluated
-            assert lengths.fit(config, found.length).length == found.length
-        elif wanted % 97 == 0:
-            assert lengths.fit({**config, **found.keys}, wanted).length == found.length
+        training_config = {**config, **length_fit.keys, **length_fit.cut}
+        assert length_fit.length >= text_length and reference_trains(training_config, length_fit.length), (
+            text_length,
+            length_fit,
+        )
+        schema.check_training_length(training_config, length_fit.length)
+        assert bool(length_fit.padding) == (length_fit.length > text_length)
+        if is_stored:  # the run's texts are as long when its saved model is evaluated
+            assert lengths.fit(config, length_fit.length).length == length_fit.length
+        elif text_length % 97 == 0:
+            assert lengths.fit({**config, **length_fit.keys}, text_length).length == length_fit.length
 
 
-def test_no_shorter_length_would_do():
-    for name, (keys, stored) in CONFIGURATIONS.items():
+def test_no_shorter_length_trains():
+    for name, (keys, is_stored) in CONFIGURATIONS.items():
         config = schema.resolve(keys)
-        for wanted in range(1, 400, 23):
+        for text_length in range(1, 400, 23):
             try:
-                found = lengths.fit(config, wanted, None if stored else keys)
+                length_fit = lengths.fit(config, text_length, None if is_stored else keys)
             except LengthError:
                 continue
-            for shorter in range(wanted, found.length):
-                cut = {"axial_pos_shape": [1, shorter]}  # of new weights; of a table, its rows
+            for shorter in range(text_length, length_fit.length):
+                cut = {"axial_pos_shape": [1, shorter]}  # the shape of new weights, or the rows of a table
                 if "axial_pos_shape" in keys:
                     columns = keys["axial_pos_shape"][1]
                     if shorter % columns:
                         continue
                     cut = positions.cut_config(config, shorter)
-                assert not reference_trains({**config, **found.keys, **cut}, shorter), (name, wanted, shorter)
+                assert not reference_trains({**config, **length_fit.keys, **cut}, shorter), (name, text_length, shorter)
 
 
-def test_what_is_said_of_a_length():
+def test_a_length_is_described():
     config = schema.resolve(ENWIK8)
-    found = lengths.fit(config, 4000)
-    assert found.length == 4096 and found.cut == {"axial_pos_shape": [8, 512]}
-    assert found.positions == "positions: the first 8 of 128 rows of the checkpoint's table (4,096 of 65,536 tokens)"
-    assert found.padding == (
+    length_fit = lengths.fit(config, 4000)
+    assert length_fit.length == 4096 and length_fit.cut == {"axial_pos_shape": [8, 512]}
+    assert (
+        length_fit.positions == "positions: the first 8 of 128 rows of the checkpoint's table (4,096 of 65,536 tokens)"
+    )
+    assert length_fit.padding == (
         "texts of up to 4,000 tokens are padded to 4,096: a multiple of the 512 columns of axial_pos_shape and the "
         "attention chunks of 64"
     )
@@ -142,15 +147,15 @@ def test_what_is_said_of_a_length():
         lengths.fit(config, 70_000)
 
 
-def test_a_length_beyond_all_sense_is_refused_at_once():
-    with pytest.raises(LengthError, match="more than the 2,147,483,647 positions") as raised:
+def test_an_absurd_length_is_refused_at_once():
+    with pytest.raises(LengthError, match="more than the 2,147,483,647 positions") as error_info:
         lengths.fit(schema.resolve({}), 10**30, {})
-    assert raised.value.ways == [{LENGTH: 2147483584}]
+    assert error_info.value.ways == [{LENGTH: 2147483584}]
 
 
 # -- a checkpoint of the reference ------------------------------------------------------------------------------------
 
-#: 128 positions; texts of up to 60 tokens are padded to 64, so that its first 4 of 8 rows are reached.
+#: 128 positions; texts of up to 60 tokens are padded to 64, so they use the first 4 of 8 rows.
 TABLE = {
     "attn_layers": ["local", "lsh"], "hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 16,
     "feed_forward_size": 32, "local_attn_chunk_length": 16, "lsh_attn_chunk_length": 16, "axial_pos_shape": [8, 16],
@@ -158,7 +163,7 @@ TABLE = {
     "local_num_chunks_after": 1, "num_buckets": 4, "hash_seed": 1, "hidden_dropout_prob": 0.05, "pad_token_id": 0,
 }  # fmt: skip
 
-#: Saves a classifier, what it reads of its table for shorter texts, and which samples of lengths it trains on.
+#: Saves a classifier, its positions for shorter texts, and whether it trains on each sample of lengths.
 REFERENCE = """
 import json, sys
 import numpy as np, torch
@@ -184,19 +189,24 @@ json.dump(trained, open(folder + "/trained.json", "w"))
 
 
 def samples() -> list[tuple[dict, int]]:
-    """What is to train: the cut shapes of some lengths; and behind them what is not to, one token more."""
-    found = []
+    """Return cut shapes of some lengths, which train, and then the same with one token more, which do not."""
+    training_samples = []
     for change in ({}, {"lsh_attn_chunk_length": 8, "chunk_size_feed_forward": 8}, {"local_attn_chunk_length": 32}):
         config = schema.resolve({**TABLE, **change})
-        for wanted in (1, 17, 60, 100, 128):
-            fit = lengths.fit(config, wanted)
-            found.append(({**change, "axial_pos_shape": list(fit.cut.get("axial_pos_shape", [8, 16]))}, fit.length))
-    return [*found, *(({**change, "axial_pos_shape": [1, length + 1]}, length + 1) for change, length in found)]
+        for text_length in (1, 17, 60, 100, 128):
+            fit = lengths.fit(config, text_length)
+            training_samples.append(
+                ({**change, "axial_pos_shape": list(fit.cut.get("axial_pos_shape", [8, 16]))}, fit.length)
+            )
+    return [
+        *training_samples,
+        *(({**change, "axial_pos_shape": [1, length + 1]}, length + 1) for change, length in training_samples),
+    ]
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    """A classifier that transformers made and saved."""
+    """Return a classifier that transformers created and saved."""
     folder = tmp_path_factory.mktemp("checkpoint")
     arguments = [str(folder), json.dumps(TABLE), json.dumps(samples())]
     subprocess.run([sys.executable, "-c", REFERENCE, *arguments], check=True, capture_output=True, text=True)
@@ -204,29 +214,29 @@ def checkpoint(tmp_path_factory) -> Path:
 
 
 def port(folder: Path, length: int):
-    """The checkpoint as it trains on ``length`` tokens, in evaluation."""
+    """Return the model that trains on ``length`` tokens, and the complete model, both in evaluation mode."""
     from models.port.weights import dump, load
     from models.reformer.modeling import ReformerForSequenceClassification as Classifier
 
-    whole = Classifier.from_pretrained(folder)
-    stored = dict(dump(whole))
-    cut = positions.cut_config(vars(whole.config), length)
-    model = Classifier(type(whole.config).from_pretrained(folder, **cut))
-    load(model, positions.cut_weights(stored, cut))
-    model.unreached_rows = positions.unreached_rows(stored, cut)
+    whole_model = Classifier.from_pretrained(folder)
+    all_weights = dict(dump(whole_model))
+    cut = positions.cut_config(vars(whole_model.config), length)
+    model = Classifier(type(whole_model.config).from_pretrained(folder, **cut))
+    load(model, positions.cut_weights(all_weights, cut))
+    model.unreached_rows = positions.unreached_rows(all_weights, cut)
     model.eval()
-    whole.eval()
-    return model, whole
+    whole_model.eval()
+    return model, whole_model
 
 
-def test_the_solved_shapes_train_in_the_reference_and_one_token_more_does_not(checkpoint):
-    trained = json.loads((checkpoint / "trained.json").read_text())
-    expected = [reference_trains(schema.resolve({**TABLE, **change}), length) for change, length in samples()]
-    assert trained == expected and trained[: len(trained) // 2] == [True] * (len(trained) // 2)
-    assert False in trained
+def test_solved_shapes_train_in_the_reference_unlike_one_token_more(checkpoint):
+    has_trained = json.loads((checkpoint / "trained.json").read_text())
+    should_train = [reference_trains(schema.resolve({**TABLE, **change}), length) for change, length in samples()]
+    assert has_trained == should_train and has_trained[: len(has_trained) // 2] == [True] * (len(has_trained) // 2)
+    assert False in has_trained
 
 
-def test_the_cut_table_is_what_the_reference_s_evaluation_reads_bit_for_bit(checkpoint):
+def test_the_cut_table_equals_the_rows_that_the_reference_reads(checkpoint):
     with np.load(checkpoint / "read.npz") as read:
         for length, theirs in ((int(name), read[name]) for name in read.files):
             model, _ = port(checkpoint, length)
@@ -234,18 +244,18 @@ def test_the_cut_table_is_what_the_reference_s_evaluation_reads_bit_for_bit(chec
             np.testing.assert_array_equal(ours.view(np.int32), theirs.view(np.int32))
 
 
-def test_the_whole_model_computes_what_the_cut_one_does_and_is_what_is_saved(checkpoint, tmp_path):
+def test_the_whole_model_computes_like_the_cut_one_and_is_saved(checkpoint, tmp_path):
     import paddle
 
-    model, whole = port(checkpoint, 64)
+    model, whole_model = port(checkpoint, 64)
     tokens = paddle.to_tensor(np.random.default_rng(0).integers(2, 258, (2, 64)))
     mask = paddle.to_tensor((np.arange(64) < np.array([[64], [40]])).astype(np.int64))
     with paddle.no_grad():
-        ours, theirs = (each(tokens, mask).logits.numpy() for each in (model, whole))
+        ours, theirs = (each(tokens, mask).logits.numpy() for each in (model, whole_model))
     np.testing.assert_array_equal(ours.view(np.int32), theirs.view(np.int32))
     model.save_pretrained(tmp_path)
-    saved, first = load_file(tmp_path / "model.safetensors"), load_file(checkpoint / "model.safetensors")
-    np.testing.assert_array_equal(saved[positions.ROWS].view(np.int32), first[positions.ROWS].view(np.int32))
+    saved_weights, first = load_file(tmp_path / "model.safetensors"), load_file(checkpoint / "model.safetensors")
+    np.testing.assert_array_equal(saved_weights[positions.ROWS].view(np.int32), first[positions.ROWS].view(np.int32))
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["axial_pos_shape"] == [8, 16] and config["max_position_embeddings"] == 128
     assert model.config.axial_pos_shape == [4, 16]
@@ -258,8 +268,8 @@ def test_the_whole_model_computes_what_the_cut_one_does_and_is_what_is_saved(che
 def recipe_file(checkpoint, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("recipe")
     draw = np.random.default_rng(0)
-    for split, count in {"train": 12, "validation": 6, "test": 6}.items():
-        with (folder / f"{split}.csv").open("w", newline="") as file:
+    for split_name, count in {"train": 12, "validation": 6, "test": 6}.items():
+        with (folder / f"{split_name}.csv").open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["text", "label"])
             for index in range(count):
@@ -268,7 +278,7 @@ def recipe_file(checkpoint, tmp_path_factory) -> Path:
         "model": {"weights": str(checkpoint)},
         "data": {
             "dataset": "csv",
-            "files": {split: f"{split}.csv" for split in ("train", "validation", "test")},
+            "files": {split_name: f"{split_name}.csv" for split_name in ("train", "validation", "test")},
             "max_length": 60,
         },
         "train": {"max_steps": 4, "batch_size": 3, "learning_rate": 1e-2, "weight_decay": 0.5, "eval_steps": 2},
@@ -287,23 +297,23 @@ def train(recipe_file: Path, folder: Path, *overrides: str, skip: str | None = "
 
 @pytest.fixture(scope="module")
 def run(recipe_file, tmp_path_factory) -> tuple[Path, str]:
-    """A finished run and what it printed."""
+    """Return a finished run and its printed output."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     return folder, train(recipe_file, folder)
 
 
 def assert_only_reached_rows_changed(run: Path, checkpoint: Path) -> None:
     after = load_file(run / "model/model.safetensors")[positions.ROWS]
-    before = load_file(checkpoint / "model.safetensors")[positions.ROWS]
-    assert after.shape == before.shape
-    np.testing.assert_array_equal(after[4:].view(np.int32), before[4:].view(np.int32))
-    assert (after[:4] != before[:4]).all()
+    initial_rows = load_file(checkpoint / "model.safetensors")[positions.ROWS]
+    assert after.shape == initial_rows.shape
+    np.testing.assert_array_equal(after[4:].view(np.int32), initial_rows[4:].view(np.int32))
+    assert (after[:4] != initial_rows[:4]).all()
 
 
-def test_a_run_changes_the_rows_that_its_texts_reach_and_no_others(run, checkpoint):
-    folder, printed = run
-    assert "note   positions: the first 4 of 8 rows of the checkpoint's table (64 of 128 tokens)" in printed
-    assert printed.count("texts of up to 60 tokens are padded to 64") == 1
+def test_a_run_changes_only_the_rows_that_its_texts_use(run, checkpoint):
+    folder, output = run
+    assert "note   positions: the first 4 of 8 rows of the checkpoint's table (64 of 128 tokens)" in output
+    assert output.count("texts of up to 60 tokens are padded to 64") == 1
     assert_only_reached_rows_changed(folder, checkpoint)
     assert json.loads((folder / "model/config.json").read_text())["axial_pos_shape"] == [8, 16]
     assert "cut to 60 tokens, padded with 0 on the right to 64" in (folder / "README.md").read_text()
@@ -312,11 +322,11 @@ def test_a_run_changes_the_rows_that_its_texts_reach_and_no_others(run, checkpoi
     assert results["parameters"] == sum(sizes)
 
 
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_its_saved_model_gives_its_metrics_again(run, split):
+@pytest.mark.parametrize("split_name", ["validation", "test"])
+def test_the_saved_model_reproduces_the_metrics(run, split_name):
     folder, _ = run
-    found = predict.evaluate(folder, Console(file=io.StringIO()), split)
-    assert found == json.loads((folder / "metrics.json").read_text())[split]
+    metrics = predict.evaluate(folder, Console(file=io.StringIO()), split_name)
+    assert metrics == json.loads((folder / "metrics.json").read_text())[split_name]
 
 
 def test_a_text_is_cut_and_padded_as_in_training(run):
@@ -325,25 +335,25 @@ def test_a_text_is_cut_and_padded_as_in_training(run):
     assert long.is_truncated and not cut.is_truncated and long.probability == cut.probability
 
 
-def test_an_interrupted_run_goes_on_and_ends_alike(run, recipe_file, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_and_ends_equally(run, recipe_file, tmp_path, monkeypatch):
     save = checkpoints.Checkpoints.save
 
-    def interrupted(self, step, *arguments, **options):
+    def interrupt(self, step, *arguments, **options):
         save(self, step, *arguments, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoints.Checkpoints, "save", interrupted)
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train(recipe_file, tmp_path / "run")
     monkeypatch.undo()
     assert "resuming" in train(recipe_file, tmp_path / "run")
-    found, expected = (load_file(folder / "model/model.safetensors") for folder in (tmp_path / "run", run[0]))
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    weights, expected_weights = (load_file(folder / "model/model.safetensors") for folder in (tmp_path / "run", run[0]))
+    for name in expected_weights:
+        np.testing.assert_array_equal(weights[name], expected_weights[name], err_msg=name)
 
 
 @pytest.mark.slow
-def test_the_gate_of_a_run_passes_and_says_what_was_compared(recipe_file, checkpoint, tmp_path):
+def test_the_gate_of_a_run_passes_and_describes_the_comparison(recipe_file, checkpoint, tmp_path):
     train(recipe_file, tmp_path / "run", skip=None)
     assert_only_reached_rows_changed(tmp_path / "run", checkpoint)
     notes = [note["text"] for note in json.loads((tmp_path / "run/parity/parity.json").read_text())["notes"]]
@@ -352,16 +362,16 @@ def test_the_gate_of_a_run_passes_and_says_what_was_compared(recipe_file, checkp
 
 @pytest.mark.slow
 def test_the_gate_judges_the_cut(checkpoint, tmp_path):
-    """Both sides run the step with the same weights: rows of the wrong end would show nowhere else."""
+    """Check the rows: both sides take the same weights, so a cut at the wrong end shows only here."""
     options = GateOptions(model="reformer", length=60, batch_size=1, weights_from=str(checkpoint), dtype="float64")
     request = make_request(replace(options, head="sequence_classification"))
     assert request.batch["input_ids"].shape == (1, 64) and request.config["axial_pos_shape"] == [4, 16]
     rows = load_file(checkpoint / "model.safetensors")[positions.ROWS]
     wrong = replace(request, weights={**request.weights, positions.ROWS: rows[4:]})
     gates = PreparedGates(tmp_path / "jobs", [request, wrong])
-    right, said = gates.run(request, tmp_path / "right")
+    right, output = gates.run(request, tmp_path / "right")
     assert right.passed, right.summary()
-    assert "positions: the first 4 of 8 rows of the checkpoint's table" in said
+    assert "positions: the first 4 of 8 rows of the checkpoint's table" in output
     report, _ = gates.run(wrong, tmp_path / "wrong")
     assert not report.passed
     assert report.candidate.loading_problems == {
@@ -373,13 +383,13 @@ def test_the_gate_judges_the_cut(checkpoint, tmp_path):
 # -- mistakes ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_text_longer_than_the_table_is_told_the_longest(recipe_file):
+def test_a_text_longer_than_the_table_is_refused_with_the_maximum(recipe_file):
     line = recipe_file.read_text().splitlines().index("  max_length: 60") + 1
     longer = recipe_file.with_name("longer.yaml")
     longer.write_text(recipe_file.read_text().replace("max_length: 60", "max_length: 200"))
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error_info:
         model_config.check_model(load_recipe(longer))
-    assert str(raised.value) == (
+    assert str(error_info.value) == (
         f"{longer}:{line}: data.max_length: 200: model.config.axial_pos_shape: 200 tokens are more than the 128 "
         "positions of axial_pos_shape [8, 16]; set data.max_length to 128"
     )
@@ -404,8 +414,8 @@ def test_new_weights_get_a_shape_for_their_length(recipe_file):
     content = yaml.safe_load(text)
     new.write_text(yaml.safe_dump({**content, "model": {"config": keys}}))
     recipe = load_recipe(new, ["data.max_length=5000"])
-    found = model_config.resolve(recipe, {})
-    assert found["axial_pos_shape"] == [64, 79] and found["max_position_embeddings"] == 5056
+    config = model_config.resolve(recipe, {})
+    assert config["axial_pos_shape"] == [64, 79] and config["max_position_embeddings"] == 5056
     assert model_config.check_model(recipe) == [
         "texts of up to 5,000 tokens are padded to 5,056: a multiple of the attention chunks of 64"
     ]

@@ -1,4 +1,4 @@
-"""What `recipe check` says of memory, and whether runs take that much."""
+"""Test the memory estimate of `recipe check`, and compare it with the memory of real runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from toolkit.recipe.load import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 CTRL = part("ctrl", "schema").resolve({})  # the published model's numbers are the defaults
-#: Runs the command that follows, and says how much memory it took at most.
-MEASURED = """
+#: Runs the command in its arguments, and prints its peak memory.
+RUN_WITH_PEAK = """
 import sys
 from toolkit.cli import main
 try:
@@ -38,39 +38,44 @@ def reformer(layers: int = 4, **keys) -> dict:
     return part("reformer", "schema").resolve({"attn_layers": ["local", "lsh"] * (layers // 2), **keys})
 
 
-def test_weights_gradients_and_moments_are_counted_of_every_parameter_and_of_the_trained_alone():
+def test_memory_counts_weights_of_all_parameters_and_moments_of_trained_ones():
     count = count_parameters("ctrl", CTRL, "causal_lm")
-    whole = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute")
-    adapted = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", num_trained=10**6)
-    assert whole.constant_parts["weights"] == 4 * count and whole.constant_parts["gradients"] == 4 * count
-    assert whole.constant_parts["moments"] == 8 * count
-    assert (adapted.constant_parts["gradients"], adapted.constant_parts["moments"]) == (4e6, 8e6)
-    assert whole.alternative_parts["clipped gradients"] == 4 * count and "clipped gradients" in whole.text
-    assert training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", clips_gradients=False).total < whole.total
-    assert adapted.constant_parts["weights"] == whole.constant_parts["weights"] and adapted.step == whole.step
+    full_memory = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute")
+    adapter_memory = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", num_trained=10**6)
+    assert full_memory.constant_parts["weights"] == 4 * count and full_memory.constant_parts["gradients"] == 4 * count
+    assert full_memory.constant_parts["moments"] == 8 * count
+    assert (adapter_memory.constant_parts["gradients"], adapter_memory.constant_parts["moments"]) == (4e6, 8e6)
+    assert full_memory.alternative_parts["clipped gradients"] == 4 * count and "clipped gradients" in full_memory.text
+    assert (
+        training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", clips_gradients=False).total < full_memory.total
+    )
+    assert (
+        adapter_memory.constant_parts["weights"] == full_memory.constant_parts["weights"]
+        and adapter_memory.step == full_memory.step
+    )
 
 
-def test_an_adapted_model_takes_most_when_it_is_given_its_weights_or_when_one_is_saved():
-    """The end of a run copies one tensor at a time."""
-    given = {"num_trained": 10**6, "num_merged": CTRL["n_embd"] ** 2}
+def test_an_adapted_model_peaks_on_loading_or_saving_weights():
+    """Test an adapter's peak memory; the end of a run copies one tensor at a time."""
+    options = {"num_trained": 10**6, "num_merged": CTRL["n_embd"] ** 2}
     count, largest = count_parameters("ctrl", CTRL, "causal_lm"), CTRL["vocab_size"] * CTRL["n_embd"]
-    short = training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **given)
-    assert short.alternative_parts["a tensor that is written"] == 8 * largest > 32 * given["num_merged"]
+    short = training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **options)
+    assert short.alternative_parts["a tensor that is written"] == 8 * largest > 32 * options["num_merged"]
     assert short.total == sum(short.start.values()) == 600e6 + 8 * count + 8 * largest
     assert "the first weights" in short.text and "gradients" not in short.text
-    long = training_memory("ctrl", CTRL, "causal_lm", 256, 32, "autograd", **given)
+    long = training_memory("ctrl", CTRL, "causal_lm", 256, 32, "autograd", **options)
     assert (
         long.total == sum(long.constant_parts.values()) + sum(long.step.values()) and "first weights" not in long.text
     )
-    assert training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **given, on_gpu=True).start == {}
+    assert training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **options, on_gpu=True).start == {}
 
 
-def test_layers_that_are_computed_again_do_not_grow_with_depth_as_all_activations_do():
+def test_recomputed_layers_grow_less_with_depth_than_all_activations():
     def activations(layers: int, backward: str) -> float:
-        (found,) = training_memory(
+        (activation_bytes,) = training_memory(
             "reformer", reformer(layers), "sequence_classification", 4096, 2, backward
         ).step.values()
-        return found
+        return activation_bytes
 
     assert activations(8, "autograd") == 2 * activations(4, "autograd")
     assert activations(8, "reversible") == activations(4, "reversible") < activations(4, "autograd")
@@ -78,73 +83,75 @@ def test_layers_that_are_computed_again_do_not_grow_with_depth_as_all_activation
 
 
 def test_processes_share_moments_and_with_stage_2_gradients():
-    def held(sharding: str | None) -> dict:
-        given = {"on_gpu": True, "processes": 4, "sharding": sharding}
-        return training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", **given).constant_parts
+    def constant_parts(sharding: str | None) -> dict:
+        options = {"on_gpu": True, "processes": 4, "sharding": sharding}
+        return training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", **options).constant_parts
 
-    whole, first, second = held(None), held("stage1"), held("stage2")
-    assert first["moments"] == whole["moments"] / 4 and first["gradients"] == whole["gradients"]
-    assert second["gradients"] == whole["gradients"] / 4
+    full_parts, first, second = constant_parts(None), constant_parts("stage1"), constant_parts("stage2")
+    assert first["moments"] == full_parts["moments"] / 4 and first["gradients"] == full_parts["gradients"]
+    assert second["gradients"] == full_parts["gradients"] / 4
 
 
-@pytest.mark.parametrize(("device", "counted"), [("cpu", 50e6), ("gpu", 0)])
-def test_compiled_loops_are_counted_where_a_run_takes_them(device, counted, recipe_file, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize(("device", "expected_bytes"), [("cpu", 50e6), ("gpu", 0)])
+def test_compiled_loops_are_counted_if_a_run_uses_them(device, expected_bytes, recipe_file, monkeypatch):  # noqa: F811
     recipe = load_recipe(recipe_file)
     config, length = recipe_memory.known_model(recipe)
-    held, step = {}, {}
+    constant_bytes, step = {}, {}
     for choice in (kernels.COMPILED, kernels.COMPOSED):
         monkeypatch.setattr(kernels, "chosen_kernels", lambda choice=choice: choice)
-        found = recipe_memory.training_of(recipe, config, length, device, "autograd")
-        held[choice], step[choice] = sum(found.constant_parts.values()), sum(found.step.values())
-    assert held[kernels.COMPILED] - held[kernels.COMPOSED] == counted
-    assert step[kernels.COMPILED] == step[kernels.COMPOSED] * (SHARE_IN_LOOPS if counted else 1)
+        memory = recipe_memory.training_of(recipe, config, length, device, "autograd")
+        constant_bytes[choice], step[choice] = sum(memory.constant_parts.values()), sum(memory.step.values())
+    assert constant_bytes[kernels.COMPILED] - constant_bytes[kernels.COMPOSED] == expected_bytes
+    assert step[kernels.COMPILED] == step[kernels.COMPOSED] * (SHARE_IN_LOOPS if expected_bytes else 1)
 
 
-def test_a_loss_of_a_compiled_loop_keeps_nothing_of_the_scores():
+def test_a_compiled_loss_keeps_no_scores():
     name = "scores of the vocabulary"
-    known = [
+    loss_bytes = [
         training_memory(
-            "ctrl", CTRL, "causal_lm", 256, 1, "recompute", uses_compiled_loops=compiled, on_gpu=on_gpu
+            "ctrl", CTRL, "causal_lm", 256, 1, "recompute", uses_compiled_loops=is_compiled, on_gpu=on_gpu
         ).step[name]
-        for compiled, on_gpu in ((False, False), (True, False), (True, True))
+        for is_compiled, on_gpu in ((False, False), (True, False), (True, True))
     ]
     scores = 256 * CTRL["vocab_size"]
-    assert known == [20 * scores, 14 * scores, 20 * scores]
+    assert loss_bytes == [20 * scores, 14 * scores, 20 * scores]
 
 
-def test_kernels_that_are_no_choice_are_bad_input_of_a_check(recipe_file, command_line, monkeypatch):  # noqa: F811
+def test_unknown_kernels_are_refused_by_a_check(recipe_file, command_line, monkeypatch):  # noqa: F811
     monkeypatch.setenv(kernels.VARIABLE, "compield")
     status, _, err = command_line("recipe", "check", recipe_file)
     assert status == 2 and err.startswith("error: TOOLKIT_KERNELS=compield: is no choice") and err.count("\n") == 1
 
 
-def test_a_check_says_what_training_and_the_gate_take(recipe_file, command_line):  # noqa: F811
-    asked = ("recipe", "check", recipe_file, "train.batch_size=512")
-    status, out, _ = command_line(*asked, "model.backward=reversible")
+def test_a_check_prints_the_memory_of_training_and_of_the_gate(recipe_file, command_line):  # noqa: F811
+    arguments = ("recipe", "check", recipe_file, "train.batch_size=512")
+    status, out, _ = command_line(*arguments, "model.backward=reversible")
     training, gate, last = out.splitlines()
     assert status == 0 and last.endswith(": ok")
-    said = r"memory: training takes about [\d,.]+ [GM]B: [\d,]+ MB the program, .*[GM]B activations \(reversible\);.*"
-    assert re.fullmatch(said, training)
+    pattern = (
+        r"memory: training takes about [\d,.]+ [GM]B: [\d,]+ MB the program, .*[GM]B activations \(reversible\);.*"
+    )
+    assert re.fullmatch(pattern, training)
     assert re.fullmatch(r"memory: the gate takes about \d\.\d GB of memory", gate)
-    assert "activations (autograd)" in command_line(*asked, "model.backward=autograd")[1]
+    assert "activations (autograd)" in command_line(*arguments, "model.backward=autograd")[1]
 
 
-def test_a_gate_that_does_not_fit_says_so(recipe_file):  # noqa: F811
+def test_a_gate_that_does_not_fit_is_reported(recipe_file):  # noqa: F811
     recipe = load_recipe(recipe_file, ["parity.max_memory=0.5"])
     assert "more than there is: " in recipe_memory.memory_of_recipe(recipe)[-1]
 
 
 @pytest.mark.parametrize("keys", [{"data.max_length": 2**31 - 64}, {"parity.examples": 2**31 - 1}])
-def test_what_nothing_holds_is_only_computed(keys, recipe_file):  # noqa: F811
-    changed = [f"{key}={value}" for key, value in keys.items()]
-    recipe = load_recipe(recipe_file, [*changed, "parity.max_memory=1"])
+def test_memory_of_large_configurations_is_computed_without_allocation(keys, recipe_file):  # noqa: F811
+    overrides = [f"{key}={value}" for key, value in keys.items()]
+    recipe = load_recipe(recipe_file, [*overrides, "parity.max_memory=1"])
     for key in ("axial_pos_shape", "num_buckets"):  # they follow from the length then
         del recipe.model.config[key]
     *_, training, gate = recipe_memory.memory_of_recipe(recipe)
     assert "about " in training and "about " in gate
 
 
-def test_the_published_ctrl_goes_stage_by_stage_and_takes_what_was_seen():
+def test_the_estimate_of_the_published_ctrl_matches_its_measured_stages():
     import numpy as np
 
     ids = np.ones((1, 256), np.int64)
@@ -153,23 +160,23 @@ def test_the_published_ctrl_goes_stage_by_stage_and_takes_what_was_seen():
     assert stretch.gate_memory(request) == "about 5.3 GB in the larger of its two processes: it goes stage by stage"
 
 
-def test_a_run_that_cannot_fit_says_what_takes_less(recipe_file, monkeypatch):  # noqa: F811
+def test_a_run_that_cannot_fit_suggests_smaller_settings(recipe_file, monkeypatch):  # noqa: F811
     from toolkit.finetune.assembly import assemble
 
     recipe = load_recipe(recipe_file, ["model.backward=autograd"])
     job = assemble(recipe)
-    given = (recipe, job.config, job.fit.length, "cpu", len(job.prepared_data.train))
-    assert recipe_memory.missing_memory(*given) is None
+    arguments = (recipe, job.config, job.fit.length, "cpu", len(job.prepared_data.train))
+    assert recipe_memory.missing_memory(*arguments) is None
     monkeypatch.setattr(recipe_memory, "physical_memory", lambda: 10**8)
     monkeypatch.setattr(recipe_memory, "swap_memory", lambda: 10**9)
-    said = recipe_memory.missing_memory(*given)
-    assert said.startswith("training takes about ") and "this machine has 100 MB" in said
-    assert "a smaller train.batch_size" in said and "model.backward: reversible" in said
+    message = recipe_memory.missing_memory(*arguments)
+    assert message.startswith("training takes about ") and "this machine has 100 MB" in message
+    assert "a smaller train.batch_size" in message and "model.backward: reversible" in message
     monkeypatch.setattr(recipe_memory, "swap_memory", lambda: 0)
     with pytest.raises(
         UserError, match=r"train.batch_size: \d+ texts of \d+ tokens at once take about .* 100 MB and no"
     ):
-        recipe_memory.missing_memory(*given)
+        recipe_memory.missing_memory(*arguments)
 
 
 def test_a_batch_has_no_more_texts_than_the_training_split(recipe_file):  # noqa: F811
@@ -198,25 +205,27 @@ def test_a_check_warns_of_what_this_machine_cannot_train(recipe_file, command_li
     assert command_line("recipe", "check", recipe_file, "runtime.device=gpu")[1].endswith(f"{recipe_file}: ok\n")
 
 
-def test_the_recipe_of_the_published_ctrl_says_what_it_takes():
-    """Its comment's figures are those that are computed."""
+def test_the_recipe_of_the_published_ctrl_quotes_the_estimate():
+    """Compare the figures in the recipe's comment with the estimate."""
     text = (ROOT / "recipes/ctrl_lm_salesforce.yaml").read_text()
 
-    def each_gpu(texts: int = 4, **given) -> TrainingMemory:
-        return training_memory("ctrl", CTRL, "causal_lm", 256, texts, "recompute", bfloat16=True, on_gpu=True, **given)
+    def each_gpu(texts: int = 4, **options) -> TrainingMemory:
+        return training_memory(
+            "ctrl", CTRL, "causal_lm", 256, texts, "recompute", bfloat16=True, on_gpu=True, **options
+        )
 
-    found = each_gpu(processes=4, sharding="stage1")
-    held, step = ([size / 1e9 for size in part.values()] for part in (found.constant_parts, found.step))
-    said = "{:.1f} weights, {:.1f} gradients, {:.1f} moments (a quarter of 13.1), {:.1f} activations, {:.1f} scores"
-    assert f"{found.total / 1e9:.0f} GB of each GPU: {said.format(*held, *step)}" in " ".join(text.split()).replace(
-        "# ", ""
-    )
+    memory = each_gpu(processes=4, sharding="stage1")
+    constant_sizes, step = ([size / 1e9 for size in part.values()] for part in (memory.constant_parts, memory.step))
+    template = "{:.1f} weights, {:.1f} gradients, {:.1f} moments (a quarter of 13.1), {:.1f} activations, {:.1f} scores"
+    assert f"{memory.total / 1e9:.0f} GB of each GPU: {template.format(*constant_sizes, *step)}" in " ".join(
+        text.split()
+    ).replace("# ", "")
     assert f"alone (train.sharding=null) takes {each_gpu().total / 1e9:.0f} GB" in text
-    adapted = each_gpu(1, num_trained=48 * 4 * 2 * 8 * CTRL["n_embd"])
-    assert f"train.lora={{}} and train.batch_size=1 it takes {adapted.total / 1e9:.0f} GB" in text
+    adapter_memory = each_gpu(1, num_trained=48 * 4 * 2 * 8 * CTRL["n_embd"])
+    assert f"train.lora={{}} and train.batch_size=1 it takes {adapter_memory.total / 1e9:.0f} GB" in text
 
 
-#: Runs whose parameters, or activations of either kind, are most of what they take.
+#: Runs whose memory is mostly parameters, or activations of either kind.
 RUNS = {
     "parameters": ("model.backward=reversible", "model.config.feed_forward_size=60000", "model.config.hidden_size=256",
                    "model.config.axial_pos_embds_dim=[64,192]", "train.batch_size=1"),
@@ -231,17 +240,17 @@ RUNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_takes_what_is_estimated_within_a_third(name, recipe_file, tmp_path):  # noqa: F811
+def test_a_run_takes_the_estimated_memory_within_a_third(name, recipe_file, tmp_path):  # noqa: F811
     overrides = [*RUNS[name], "train.max_steps=2", "train.eval_steps=1", "train.eval_batch_size=4"]
     recipe = load_recipe(recipe_file, overrides)
     config, length = recipe_memory.known_model(recipe)
-    estimated = recipe_memory.training_of(recipe, config, length).total
-    given = ["finetune", recipe_file, *overrides, f"train.output_dir={tmp_path / 'run'}", "--skip-parity", "a test"]
-    done = subprocess.run([sys.executable, "-c", MEASURED, *map(str, given)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    peak = 1024 * int(re.search(r"^peak (\d+)$", done.stdout, re.MULTILINE)[1])
-    print(f"{name}: {estimated / 1e6:.0f} MB estimated, {peak / 1e6:.0f} MB seen")
-    assert 2 / 3 < estimated / peak < 3 / 2, f"{estimated / 1e6:.0f} MB estimated, {peak / 1e6:.0f} MB seen"
+    estimated_bytes = recipe_memory.training_of(recipe, config, length).total
+    arguments = ["finetune", recipe_file, *overrides, f"train.output_dir={tmp_path / 'run'}", "--skip-parity", "a test"]
+    result = subprocess.run([sys.executable, "-c", RUN_WITH_PEAK, *map(str, arguments)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    peak = 1024 * int(re.search(r"^peak (\d+)$", result.stdout, re.MULTILINE)[1])
+    print(f"{name}: {estimated_bytes / 1e6:.0f} MB estimated, {peak / 1e6:.0f} MB seen")
+    assert 2 / 3 < estimated_bytes / peak < 3 / 2, f"{estimated_bytes / 1e6:.0f} MB estimated, {peak / 1e6:.0f} MB seen"
 
 
 @pytest.mark.parametrize(("num_buckets", "half_sum"), [(None, 4), (4, 2), ([4, 8], 6)])

@@ -1,4 +1,4 @@
-"""The model section of a recipe: every mistake is found before anything is loaded, at its line."""
+"""Test the model section of a recipe: every mistake is reported at its line before anything is loaded."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def recipe(tmp_path):
 
 
 def problem(recipe) -> str:
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error_info:
         model_config.check_model(recipe)
-    return str(raised.value).removeprefix(str(recipe.path))
+    return str(error_info.value).removeprefix(str(recipe.path))
 
 
 def test_a_recipe_that_fits_has_nothing_to_note(recipe):
@@ -50,7 +50,7 @@ def test_a_recipe_that_fits_has_nothing_to_note(recipe):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "expected"),
+    ("old", "new", "expected_error"),
     [
         ("max_length: 1024", "max_length: 1030", TOO_LONG),
         ("hidden_size: 128", "hiden_size: 128", ":4: model.config.hiden_size: unknown key, did you mean hidden_size?"),
@@ -62,11 +62,11 @@ def test_a_recipe_that_fits_has_nothing_to_note(recipe):
         ("[local, lsh]", "[local]\n    local_attn_chunk_length: 96", ":10: data.max_length: 1024: model.config.axial_"),
     ],
 )  # fmt: skip
-def test_a_wrong_model_section_is_said_at_its_line(recipe, old, new, expected):
-    assert problem(recipe(text=RECIPE.replace(old, new))).startswith(expected)
+def test_a_faulty_model_section_is_reported_at_its_line(recipe, old, new, expected_error):
+    assert problem(recipe(text=RECIPE.replace(old, new))).startswith(expected_error)
 
 
-def test_a_length_below_the_table_s_takes_its_first_rows(recipe):
+def test_a_length_below_the_table_s_uses_its_first_rows(recipe):
     assert model_config.check_model(recipe("data.max_length=1000")) == [
         "texts of up to 1,000 tokens are padded to 1,024: a multiple of the 32 columns of axial_pos_shape and the "
         "attention chunks of 64"
@@ -98,7 +98,7 @@ def checkpoint(folder, **keys) -> str:
     return f"model.weights={folder}"
 
 
-def test_a_checkpoint_s_configuration_counts_and_the_recipe_goes_on_top(recipe, tmp_path):
+def test_a_recipe_overrides_a_checkpoint_s_configuration(recipe, tmp_path):
     weights = checkpoint(tmp_path / "w", axial_pos_shape=[16, 32], is_decoder=True, id2label={"0": "a"})
     text = RECIPE.replace("    axial_pos_shape: [32, 32]\n", "    is_decoder: false\n")
     assert "more than the 512 positions of axial_pos_shape [16, 32]; set data.max_length to 512" in problem(
@@ -115,19 +115,19 @@ def test_a_checkpoint_s_configuration_counts_and_the_recipe_goes_on_top(recipe, 
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"),
+    ("keys", "expected_error"),
     [
         ({"model_type": "bert"}, "does not describe a Reformer"),
         ({"hidden_size": -1}, "the checkpoint's config.json: hidden_size: -1"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_said_at_its_line(recipe, tmp_path, keys, expected):
+def test_an_unsuitable_checkpoint_is_reported_at_its_line(recipe, tmp_path, keys, expected_error):
     text = RECIPE.replace("    hidden_size: 128\n", "")
-    found = problem(recipe(checkpoint(tmp_path / "w", **keys), text=text))
-    assert found.startswith("command line: model.weights: ") and expected in found
+    message = problem(recipe(checkpoint(tmp_path / "w", **keys), text=text))
+    assert message.startswith("command line: model.weights: ") and expected_error in message
 
 
-def test_weights_that_are_not_there_are_told_from_those_to_be_fetched(recipe, tmp_path, monkeypatch):
+def test_missing_weights_are_distinguished_from_weights_to_download(recipe, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     notes = model_config.check_model(recipe("model.weights=somebody/reformer"))
     assert notes and "somebody/reformer is not on this machine" in notes[0]

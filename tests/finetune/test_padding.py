@@ -1,4 +1,4 @@
-"""Evaluation leaves out padding that changes nothing of what is read of a text."""
+"""Test that evaluation omits padding that does not change the outputs of a text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolkit.parity.job.job import TASKS
 from toolkit.parity.measure.evaluation import READ_WITHOUT_PADDING
 from toolkit.training.shared_evaluation import EveryNth, in_own_order, longest_first
 
-#: What the tests vary of the model.
+#: The model settings that the tests vary.
 SHAPES = {
     "one-round": {},
     "several-rounds": {"num_hashes": 3},
@@ -37,7 +37,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_reformer_reads_a_text_with_less_padding_as_with_all_of_it(shape):
+def test_less_padding_does_not_change_the_logits_of_a_reformer(shape):
     model = reformer(ReformerForQuestionAnswering, **SHAPES[shape])
     cut = set()
     with paddle.no_grad():
@@ -45,46 +45,48 @@ def test_a_reformer_reads_a_text_with_less_padding_as_with_all_of_it(shape):
             batch = texts(lengths)
             fewer = trim_padding(batch, model.config)
             cut.add(fewer["input_ids"].shape[1])
-            whole, found = (model(**given).start_logits.numpy() for given in (batch, fewer))
+            full_logits, trimmed_logits = (model(**inputs).start_logits.numpy() for inputs in (batch, fewer))
             for row, length in enumerate(lengths):
-                np.testing.assert_allclose(found[row, :length], whole[row, :length], rtol=1e-5, atol=1e-5)
+                np.testing.assert_allclose(
+                    trimmed_logits[row, :length], full_logits[row, :length], rtol=1e-5, atol=1e-5
+                )
     assert len(cut) > 2, "little was cut"
 
 
 @pytest.mark.parametrize("shape", ["one-round", "local"])
-def test_a_chunk_less_of_padding_is_another_text_to_a_reformer(shape):
-    """So that as much is kept as has to be."""
+def test_one_chunk_less_of_padding_changes_the_logits_of_a_reformer(shape):
+    """Check that the remaining padding is necessary."""
     model = reformer(ReformerForQuestionAnswering, **SHAPES[shape])
     batch = texts([40])
     with paddle.no_grad():
-        whole = model(**batch).start_logits.numpy()[:, :40]
-        found = model(**{name: value[:, :40] for name, value in batch.items()}).start_logits.numpy()
-    assert np.abs(found - whole).max() > 1e-2
+        full_logits = model(**batch).start_logits.numpy()[:, :40]
+        trimmed_logits = model(**{name: value[:, :40] for name, value in batch.items()}).start_logits.numpy()
+    assert np.abs(trimmed_logits - full_logits).max() > 1e-2
     assert trim_padding(batch, model.config)["input_ids"].shape[1] == 48
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 0), (0, 1), (0, 2), (3, 1), (1, 3)])
-def test_a_local_layer_needs_as_much_padding_as_it_sees_to_its_wider_side(before, after):
-    """And a chunk at least; chunks have 8 tokens."""
-    sides = {"local_num_chunks_before": before, "local_num_chunks_after": after}
+@pytest.mark.parametrize(("num_before", "num_after"), [(0, 0), (1, 0), (0, 1), (0, 2), (3, 1), (1, 3)])
+def test_a_local_layer_needs_padding_for_its_wider_side(num_before, num_after):
+    """Check that at least one chunk of 8 tokens stays."""
+    sides = {"local_num_chunks_before": num_before, "local_num_chunks_after": num_after}
     model = reformer(ReformerForSequenceClassification, attn_layers=["local"], **sides)
     fewer = trim_padding(texts([40]), model.config)
-    assert fewer["input_ids"].shape[1] == 40 + 8 * max(1, before, after)
+    assert fewer["input_ids"].shape[1] == 40 + 8 * max(1, num_before, num_after)
 
 
-def test_beside_a_text_of_nothing_but_padding_no_padding_is_left_out():
+def test_with_an_empty_text_no_padding_is_omitted():
     model = reformer(ReformerForSequenceClassification)
     for lengths, length in (([30, 7], 40), ([30, 0], WHOLE), ([0, 0], WHOLE)):
         assert trim_padding(texts(lengths), model.config)["input_ids"].shape[1] == length
 
 
-def test_where_the_bucket_count_follows_from_the_length_nothing_is_cut():
+def test_if_the_number_of_buckets_depends_on_the_length_nothing_is_cut():
     model = reformer(ReformerForSequenceClassification, num_buckets=None)
     batch = texts([9])
     assert trim_padding(batch, model.config)["input_ids"].shape == [1, WHOLE]
 
 
-def test_a_ctrl_reads_a_text_without_padding_as_with_it():
+def test_padding_does_not_change_the_logits_of_a_ctrl():
     config = CTRLConfig(vocab_size=40, n_embd=16, n_head=2, n_layer=2, dff=16, n_positions=WHOLE, pad_token_id=PAD)
     model = CTRLForSequenceClassification(config)
     model.eval()
@@ -103,7 +105,7 @@ def test_labels_as_long_as_a_text_are_not_padding():
 
 
 @pytest.mark.parametrize("model", ["reformer", "ctrl"])
-def test_never_more_than_all_of_it(model):
+def test_at_most_all_padding_is_omitted(model):
     config = vars(reformer(ReformerForSequenceClassification).config) if model == "reformer" else {}
     lengths = families.part(model, "lengths")
     assert [lengths.equivalent_length(config, length, WHOLE) for length in (89, WHOLE)] == (
@@ -111,7 +113,7 @@ def test_never_more_than_all_of_it(model):
     )
 
 
-def test_texts_of_like_length_are_evaluated_together_and_told_in_their_own_order():
+def test_texts_of_similar_length_are_batched_and_returned_in_order():
     counts = np.array([5, 9, 1, 9, 7])
     order = longest_first(counts, 5)
     assert order.tolist() == [1, 3, 4, 0, 2]
@@ -122,8 +124,8 @@ def test_texts_of_like_length_are_evaluated_together_and_told_in_their_own_order
     assert longest_first(None, 3).tolist() == [0, 1, 2]
 
 
-def test_what_is_not_attended_to_but_is_no_pad_token_stays():
-    """CTRL reads a text's last token that is not the pad token, whatever the mask says: the gate found this."""
+def test_masked_tokens_that_are_not_padding_stay():
+    """CTRL reads the last token that is not the pad token, for any mask; the gate has detected this."""
     config = CTRLConfig(vocab_size=40, n_embd=16, n_head=2, n_layer=2, dff=16, n_positions=WHOLE, pad_token_id=PAD)
     model = CTRLForSequenceClassification(config)
     model.eval()
@@ -136,7 +138,7 @@ def test_what_is_not_attended_to_but_is_no_pad_token_stays():
     assert trim_padding(batch, CTRLConfig(n_positions=WHOLE))["input_ids"].shape == [2, WHOLE]
 
 
-def test_the_gate_leaves_padding_out_for_the_tasks_whose_evaluations_do():
+def test_the_gate_omits_padding_like_the_evaluations_of_tasks():
     tasks = {head: importlib.import_module(f"toolkit.tasks.{task}.task") for head, task in TASKS.items()}
     none = {head for head, task in tasks.items() if inspect.signature(task.token_counts).return_annotation == "None"}
     assert none and set(READ_WITHOUT_PADDING) == set(TASKS) - none

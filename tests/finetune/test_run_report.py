@@ -1,4 +1,4 @@
-"""What a run says of its model: the predictions of each example, `report.html`, and the header of the model card."""
+"""Test the reports of a run: the predictions of each example, `report.html`, and the header of the model card."""
 
 from __future__ import annotations
 
@@ -42,34 +42,34 @@ SCORES = {"loss", "accuracy", "macro_f1"}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> tuple[Path, list[str]]:
-    """A finished run whose labels and texts would break a page, and what was measured for it, in order."""
+    """Return a finished run whose labels and texts would break a page, and its evaluations in order."""
     folder = tmp_path_factory.mktemp("report")
-    for split, count in (("train", 8), ("validation", 3), ("test", 5)):
-        with (folder / f"{split}.csv").open("w", newline="") as file:
+    for split_name, count in (("train", 8), ("validation", 3), ("test", 5)):
+        with (folder / f"{split_name}.csv").open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["text", "label"])
             rows.writerows([f"{label} text {number}\r\n" * 9, label] for number in range(count) for label in LABELS)
     values = {**test_train.RECIPE, "data": {**test_train.RECIPE["data"]}, "train": {**test_train.RECIPE["train"]}}
-    # The first step is at rate 0, the second spoils the weights: the best evaluation is not the last one.
+    # The first step is at rate 0, the second spoils the weights: the best evaluation is not the last evaluation.
     values["train"] |= {"max_steps": 2, "eval_steps": 1, "learning_rate": 1.0, "save_best": "loss"}
     values["card"] = {"license": "apache-2.0", "language": ["de", "zh"]}
     (folder / "x.yaml").write_text(yaml.safe_dump(values))
-    measured = []
+    evaluated_splits = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         evaluate = Finetuner.evaluate
 
-        def counted(self, *given, **named):
-            measured.append(named.get("metric_key_prefix", "validation"))
-            return evaluate(self, *given, **named)
+        def recording_evaluate(self, *arguments, **options):
+            evaluated_splits.append(options.get("metric_key_prefix", "validation"))
+            return evaluate(self, *arguments, **options)
 
-        patch.setattr(Finetuner, "evaluate", counted)
+        patch.setattr(Finetuner, "evaluate", recording_evaluate)
         recipe = load_recipe(folder / "x.yaml", [f"train.output_dir={folder / 'run'}"])
-        return finetune(recipe, "</title><b>a test", Console(file=io.StringIO())), measured
+        return finetune(recipe, "</title><b>a test", Console(file=io.StringIO())), evaluated_splits
 
 
 class Page(HTMLParser):
-    """The elements, the text and the attributes of a page; every element is closed."""
+    """Parse the elements, text and attributes of a page, and check that every element is closed."""
 
     VOID = ("meta",)
 
@@ -94,11 +94,11 @@ class Page(HTMLParser):
         self.text += data
 
     def all(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for found, attributes in self.elements if found == tag]
+        return [attributes for element, attributes in self.elements if element == tag]
 
 
-def shown(sections) -> str:
-    """Sections as HTML; it is whole."""
+def render_sections(sections) -> str:
+    """Return sections as HTML, and check that all its elements are closed."""
     text = render_page("pages/document.html", title="", sections=list(sections))
     Page(text)
     return text[text.index("<main>") :]
@@ -107,99 +107,104 @@ def shown(sections) -> str:
 # -- predictions ------------------------------------------------------------------------------------------------------
 
 
-def test_predictions_score_as_the_run_says_and_cost_no_pass_of_their_own(run):
+def test_predictions_match_the_metrics_without_an_extra_evaluation(run):
     from sklearn.metrics import accuracy_score, f1_score
 
-    folder, measured = run
-    assert measured == ["validation", "validation", "test"]  # two in training, and the test split at the end
+    folder, evaluated_splits = run
+    assert evaluated_splits == ["validation", "validation", "test"]  # two in training, and the test split at the end
     results = json.loads((folder / "metrics.json").read_text())
     assert results["best"]["step"] == 1
-    for split, count in (("validation", 12), ("test", 20)):
-        rows = list(read_predictions(folder / f"predictions-{split}.csv"))
-        label, given = ([row[name] for row in rows] for name in ("label", "predicted_label"))
+    for split_name, count in (("validation", 12), ("test", 20)):
+        rows = list(read_predictions(folder / f"predictions-{split_name}.csv"))
+        label, predicted_labels = ([row[name] for row in rows] for name in ("label", "predicted_label"))
         assert len(rows) == count and set(label) == {name.replace("\r\n", "\n") for name in LABELS}
-        assert accuracy_score(label, given) == results[split]["accuracy"]
-        assert f1_score(label, given, average="macro", zero_division=0) == results[split]["macro_f1"]
+        assert accuracy_score(label, predicted_labels) == results[split_name]["accuracy"]
+        assert f1_score(label, predicted_labels, average="macro", zero_division=0) == results[split_name]["macro_f1"]
         for row in rows:
             shares = [float(row[f"probability_{name}"]) for name in LABELS]
             assert sum(shares) == pytest.approx(1, abs=1e-5) and max(shares) == float(row["probability"])
             assert row["predicted_label"] == LABELS[int(np.argmax(shares))] and row["text"].count(row["label"]) == 9
 
 
-def test_a_run_without_predictions_gets_the_same_ones_anew(run, tmp_path, capsys):
+def test_missing_predictions_are_written_again(run, tmp_path, capsys):
     folder = shutil.copytree(run[0], tmp_path / "run")
-    before = {path.name: path.read_bytes() for path in folder.glob("predictions-*.csv")}
-    for name in (*before, "report.html"):
+    initial_files = {path.name: path.read_bytes() for path in folder.glob("predictions-*.csv")}
+    for name in (*initial_files, "report.html"):
         (folder / name).unlink()
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["report", str(folder)])
-    assert (left.value.code, capsys.readouterr().err) == (0, "")
-    assert before == {path.name: path.read_bytes() for path in folder.glob("predictions-*.csv")} and len(before) == 2
+    assert (exit_info.value.code, capsys.readouterr().err) == (0, "")
+    assert (
+        initial_files == {path.name: path.read_bytes() for path in folder.glob("predictions-*.csv")}
+        and len(initial_files) == 2
+    )
     assert (folder / "report.html").read_bytes() == (run[0] / "report.html").read_bytes()
 
 
-def test_a_folder_that_is_no_run_and_damaged_predictions_are_a_line(run, tmp_path, capsys):
+def test_a_foreign_folder_and_damaged_predictions_are_reported_in_one_line(run, tmp_path, capsys):
     folder = shutil.copytree(run[0], tmp_path / "run")
     file, page_before = folder / "predictions-test.csv", (folder / "report.html").read_bytes()
     for damage in (b"", b"text,label\r\n1\r\n", b"\xff\xfe", file.read_bytes().replace(b"0.", b"zero", 1)):
         file.write_bytes(damage)
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main(["report", str(folder)])
         error = capsys.readouterr().err
-        assert left.value.code == 2 and f"{file}: is damaged" in error and "toolkit report writes it again" in error
+        assert (
+            exit_info.value.code == 2 and f"{file}: is damaged" in error and "toolkit report writes it again" in error
+        )
         assert error.count("\n") == 1 and (folder / "report.html").read_bytes() == page_before
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["report", str(tmp_path)])
-    assert left.value.code == 2 and "is not a run folder" in capsys.readouterr().err
+    assert exit_info.value.code == 2 and "is not a run folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["report", "evaluate"])
 @pytest.mark.parametrize("damage", ["missing", "binary", "cut"])
-def test_rows_of_the_curves_that_are_lost_are_told_in_one_line(run, tmp_path, capsys, command, damage):
+def test_lost_rows_of_the_curves_are_reported_in_one_line(run, tmp_path, capsys, command, damage):
     folder = shutil.copytree(run[0], tmp_path / "run")
     path = folder / "metrics.jsonl"
     if damage == "missing":
         path.unlink()
     else:
         path.write_bytes(b"\x80\0" * 99 if damage == "binary" else path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main([command, str(folder)])
-    said = capsys.readouterr().out
-    assert left.value.code == 0 and said.count("note: ") == 1
-    assert f"note: {path}: " in said and "; lost are the train rows of " in said
+    output = capsys.readouterr().out
+    assert exit_info.value.code == 0 and output.count("note: ") == 1
+    assert f"note: {path}: " in output and "; lost are the train rows of " in output
 
 
 DAMAGES = (b"", b"{", b"[]", b"null", b'{"a": 1}', b'{"best": 3, "test": [], "training": null}', b"\xff\x00" * 9)
 FILES = ("metrics.json", "metrics.jsonl", "versions.json", "identity.json", "recipe.yaml", "parity/starts.json")
 
 
-def test_a_damaged_file_of_the_run_is_a_line_or_does_not_matter(run, tmp_path, capsys):
+def test_a_damaged_file_of_the_run_is_reported_or_ignored(run, tmp_path, capsys):
     folder = shutil.copytree(run[0], tmp_path / "run")
     for name in FILES:
-        whole = (folder / name).read_bytes()
-        for damage in (*DAMAGES, whole[: len(whole) // 2]):
+        intact_content = (folder / name).read_bytes()
+        for damage in (*DAMAGES, intact_content[: len(intact_content) // 2]):
             (folder / name).write_bytes(damage)
-            with pytest.raises(SystemExit) as left:
+            with pytest.raises(SystemExit) as exit_info:
                 cli.main(["report", str(folder)])
             error = capsys.readouterr().err
-            assert left.value.code == (2 if error else 0), (name, damage, error)
+            assert exit_info.value.code == (2 if error else 0), (name, damage, error)
             assert all(line.startswith(f"error: {folder}") for line in error.splitlines()), (name, damage, error)
-        (folder / name).write_bytes(whole)
+        (folder / name).write_bytes(intact_content)
 
 
-def test_a_file_of_predictions_is_whole_or_the_old_one(tmp_path):
+def test_a_file_of_predictions_is_complete_or_unchanged(tmp_path):
     file = tmp_path / "predictions-test.csv"
     write_predictions(file, iter([{"text": "old\0\ud800\r", "f1": 1 / 3}]))
 
-    def interrupted():
+    def interrupted_rows():
         yield {"text": "new", "f1": 0.0}
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_predictions(file, interrupted())
+        write_predictions(file, interrupted_rows())
     assert list(read_predictions(file)) == [{"text": "old\\x00\\ud800\r", "f1": "0.333333"}]
     assert list(tmp_path.iterdir()) == [file]
-    write_predictions(file, [{"text": "x" * 200_000}])  # more than the csv module reads unasked
+    write_predictions(file, [{"text": "x" * 200_000}])  # more than the csv module reads by default
     assert len(next(read_predictions(file))["text"]) == 200_000 and csv.field_size_limit() == 131_072
 
 
@@ -208,38 +213,42 @@ def test_a_file_of_predictions_is_whole_or_the_old_one(tmp_path):
 
 def test_the_page_loads_nothing_and_labels_stay_text(run):
     text = (run[0] / "report.html").read_text(encoding="utf-8")
-    found = Page(text)
-    (policy,) = (each["content"] for each in found.all("meta") if "http-equiv" in each)
+    parsed_page = Page(text)
+    (policy,) = (each["content"] for each in parsed_page.all("meta") if "http-equiv" in each)
     assert policy.startswith("default-src 'none'")
-    tags = {tag for tag, _ in found.elements}
+    tags = {tag for tag, _ in parsed_page.elements}
     assert not tags & {"script", "img", "link", "base", "iframe", "object", "form", "image"}
-    named = {value for _, attributes in found.elements for value in attributes.values() if "http" in str(value)}
-    assert all("<img src=http://x.test/a" in value for value in named)  # in the titles of cells
+    addresses = {
+        value for _, attributes in parsed_page.elements for value in attributes.values() if "http" in str(value)
+    }
+    assert all("<img src=http://x.test/a" in value for value in addresses)  # in the titles of cells
     loading = {"src", "href", "srcset", "xlink:href"}
-    targets = {attributes[key] for _, attributes in found.elements for key in loading & attributes.keys()}
+    targets = {attributes[key] for _, attributes in parsed_page.elements for key in loading & attributes.keys()}
     assert {target for target in targets if not target.startswith("#")} == {"predictions-test.csv"}
     assert "<b>a test" not in text
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
     assert not re.search(r"url\(|@import|http", style)
-    assert all(label.split("\n")[0] in found.text for label in LABELS) and "\x1b" not in text
-    assert "Parity gate skipped before training: </title><b>a test" in found.text
+    assert all(label.split("\n")[0] in parsed_page.text for label in LABELS) and "\x1b" not in text
+    assert "Parity gate skipped before training: </title><b>a test" in parsed_page.text
 
 
-def test_the_page_can_be_read_by_ear(run):
+def test_the_page_can_be_read_by_a_screen_reader(run):
     text = (run[0] / "report.html").read_text(encoding="utf-8")
-    found = Page(text)
-    assert found.all("html") == [{"lang": "en"}] and len(found.all("h1")) == 1
+    parsed_page = Page(text)
+    assert parsed_page.all("html") == [{"lang": "en"}] and len(parsed_page.all("h1")) == 1
     pictures = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", text, re.DOTALL)
     assert len(pictures) == 2 and all("<title>" in picture and "<desc>" in picture for picture in pictures)
     assert "train: " in pictures[0] and "best: step" in pictures[0] and "learning rate" in pictures[0]
-    assert all(each.get("scope") in ("col", "row") for each in found.all("th"))
-    assert all("aria-hidden" in each or "role" in each for each in found.all("svg"))
+    assert all(each.get("scope") in ("col", "row") for each in parsed_page.all("th"))
+    assert all("aria-hidden" in each or "role" in each for each in parsed_page.all("svg"))
     for name in ("Learning curves", "Which labels are confused", "How good each label is", "Recipe", "Made of"):
         assert f">{name}</h2>" in text
-    assert "hidden_size: 32" in found.text and "paddlepaddle" in found.text and "SHA-256" in found.text
+    assert (
+        "hidden_size: 32" in parsed_page.text and "paddlepaddle" in parsed_page.text and "SHA-256" in parsed_page.text
+    )
 
 
-def test_the_gate_that_passed_is_said_and_its_report_linked(run, tmp_path):
+def test_a_passed_gate_is_mentioned_and_its_report_linked(run, tmp_path):
     folder = shutil.copytree(run[0], tmp_path / "run")
     (folder / "parity/parity.html").write_text("")
     starts = [
@@ -247,11 +256,11 @@ def test_the_gate_that_passed_is_said_and_its_report_linked(run, tmp_path):
         {"after_step": 1, "passed": "7 tensors <agree>", "skipped": None},
     ]
     recipe, results = load_recipe(folder / "recipe.yaml"), json.loads((folder / "metrics.json").read_text())
-    for chosen, style in ((starts, "skipped"), (starts[1:], "passed")):
-        (folder / "parity/starts.json").write_text(json.dumps(chosen))
-        found = Page(page(recipe, folder, results))
-        assert found.all("header") == [{"class": style}]
-        assert {"href": "parity/parity.html"} in found.all("a") and "7 tensors <agree>" in found.text
+    for selected_starts, style in ((starts, "skipped"), (starts[1:], "passed")):
+        (folder / "parity/starts.json").write_text(json.dumps(selected_starts))
+        parsed_page = Page(page(recipe, folder, results))
+        assert parsed_page.all("header") == [{"class": style}]
+        assert {"href": "parity/parity.html"} in parsed_page.all("a") and "7 tensors <agree>" in parsed_page.text
     (folder / "parity/starts.json").unlink()
     assert "Parity unknown" in Page(page(recipe, folder, results)).text
 
@@ -261,7 +270,7 @@ def test_the_page_begins_with_the_main_figure_and_the_baseline_that_wins(run):
     recipe, results = load_recipe(folder / "recipe.yaml"), json.loads((folder / "metrics.json").read_text())
     results["best"]["metric"], results["test"]["accuracy"] = "accuracy", 0.25
     results["intervals"] = {"test": {"accuracy": [0.1, 0.4375]}}
-    for baseline, said, styles in (
+    for baseline, expected_text, styles in (
         (0.5, "the simpler method is better here", [{"class": "warning"}]),
         (0.25, "the simpler method is as good here", [{"class": "warning"}]),
         (0.125, "the model is better", []),
@@ -269,7 +278,9 @@ def test_the_page_begins_with_the_main_figure_and_the_baseline_that_wins(run):
         results["baselines"] = {"a guess": {"test": {"accuracy": baseline}}, "worse": {"test": {"accuracy": 0.0}}}
         text = page(recipe, folder, results)
         band = text[text.index('<div class="key-figures">') : text.index("</header>")]
-        assert [each for each in Page(band).all("div") if each.get("class") == "warning"] == styles and said in band
+        assert [
+            each for each in Page(band).all("div") if each.get("class") == "warning"
+        ] == styles and expected_text in band
         assert "95% interval 0.1000 to 0.4375" in band and "the best simple method: a guess" in band
     assert "Most often confused: " in band and "Never predicted: " in band and "calibration error" in band
     assert "Cut because they are too long: 32 of 32 in train" in band
@@ -284,18 +295,20 @@ def test_the_contents_link_to_every_section(run):
     assert contents == headings and len(set(headings)) == len(headings) > 8
 
 
-def test_the_recipe_begins_with_what_differs_from_the_defaults(run):
+def test_the_recipe_begins_with_values_that_differ_from_the_defaults(run):
     text = (run[0] / "report.html").read_text(encoding="utf-8")
-    different, whole = map(html.unescape, re.findall(r"<pre>(.*?)</pre>", text[text.index('id="recipe"') :], re.DOTALL))
-    changed, values = yaml.safe_load(different), yaml.safe_load(whole)
-    assert changed["train"]["learning_rate"] == 1.0 and "label_smoothing" not in changed["train"]
-    assert "weight_decay" in values["train"] and "weight_decay" not in changed["train"]
-    assert changed["data"]["files"]["train"] == values["data"]["files"]["train"] == "…/train.csv"
+    different, whole_text = map(
+        html.unescape, re.findall(r"<pre>(.*?)</pre>", text[text.index('id="recipe"') :], re.DOTALL)
+    )
+    different_values, values = yaml.safe_load(different), yaml.safe_load(whole_text)
+    assert different_values["train"]["learning_rate"] == 1.0 and "label_smoothing" not in different_values["train"]
+    assert "weight_decay" in values["train"] and "weight_decay" not in different_values["train"]
+    assert different_values["data"]["files"]["train"] == values["data"]["files"]["train"] == "…/train.csv"
     assert str(run[0].parent) not in text
 
 
-def test_charts_need_no_home_and_no_setting_of_the_user(tmp_path):
-    """A folder that cannot be written, and settings that would draw with LaTeX on a display."""
+def test_charts_ignore_the_home_and_settings_of_the_user(tmp_path):
+    """Test a read-only home, and user settings that would draw with LaTeX on a display."""
     (tmp_path / "matplotlibrc").write_text("backend: TkAgg\ntext.usetex: True\nsvg.fonttype: path\n")
     code = (
         "from toolkit.pages.plot import Series, draw_lines\n"
@@ -303,25 +316,25 @@ def test_charts_need_no_home_and_no_setting_of_the_user(tmp_path):
     )
     environment = {"HOME": "/proc/none", "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    drawn = draw_lines("Loss", [Series("train", [(1.0, 2.0), (2.0, 1.0)])], "step")
-    assert done.stdout == f"{drawn}\n" and ">step</text>" in drawn
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+    chart = draw_lines("Loss", [Series("train", [(1.0, 2.0), (2.0, 1.0)])], "step")
+    assert result.stdout == f"{chart}\n" and ">step</text>" in chart
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is absent")
-def test_a_browser_has_nothing_to_complain_about(run, tmp_path):
-    """What the page's policy forbids, it would say on the console."""
+def test_a_browser_logs_no_complaint(run, tmp_path):
+    """Check the browser's log, where it would report violations of the page's policy."""
     switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     switches += [f"--user-data-dir={tmp_path}", "--enable-logging=stderr", "--dump-dom"]
     logs = []
     for text in ((run[0] / "report.html").read_text(encoding="utf-8"), "<script>console.error('CONTROL')</script>"):
         (tmp_path / "page.html").write_text(text, encoding="utf-8")
         command = ["chromium", *switches, (tmp_path / "page.html").as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        logs.append((done.stdout, done.stderr))
+        browser = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert browser.returncode == 0, browser.stderr
+        logs.append((browser.stdout, browser.stderr))
     assert "CONTROL" in logs[1][1]  # a complaint would have been seen
     assert "CONSOLE" not in logs[0][1] and "Learning curves" in logs[0][0] and "alert(1)" in logs[0][0]
 
@@ -330,7 +343,9 @@ def test_the_data_and_the_speed_are_on_the_page_and_an_old_run_has_its_rows(run)
     folder, _ = run
     results = json.loads((folder / "metrics.json").read_text())
     facts = results["data"]
-    assert [facts[split]["labels"] for split in facts] == [dict.fromkeys(LABELS, count) for count in (8, 3, 5)]
+    assert [facts[split_name]["labels"] for split_name in facts] == [
+        dict.fromkeys(LABELS, count) for count in (8, 3, 5)
+    ]
     tokens = [int(row["tokens"]) for row in read_predictions(folder / "predictions-test.csv")]
     assert facts["test"]["tokens"] == sum(tokens) and facts["test"]["cut"] == 20
     assert (
@@ -350,25 +365,25 @@ def test_the_data_and_the_speed_are_on_the_page_and_an_old_run_has_its_rows(run)
 # -- its parts --------------------------------------------------------------------------------------------------------
 
 
-def labelled(folder: Path, pairs: list[tuple[str, str]], names: list[str]) -> Path:
-    """A file of predictions with these labels and predictions."""
+def write_labeled_predictions(folder: Path, pairs: list[tuple[str, str]], names: list[str]) -> Path:
+    """Write a file of predictions with these labels and predicted labels."""
     write_predictions(
         folder / "predictions-test.csv",
         (
             {
-                "row": row, "text": f"text {row}", "tokens": row, "label": label, "predicted_label": given,
+                "row": row, "text": f"text {row}", "tokens": row, "label": label, "predicted_label": predicted_label,
                 "probability": row / 1000, **{f"probability_{name}": 0.5 for name in names},
             }
-            for row, (label, given) in enumerate(pairs, start=1)
+            for row, (label, predicted_label) in enumerate(pairs, start=1)
         ),
     )  # fmt: skip
     return folder / "predictions-test.csv"
 
 
-def test_many_labels_are_shown_by_the_worst_of_them(tmp_path):
+def test_only_the_worst_of_many_labels_are_shown(tmp_path):
     names = [f"class{number}" for number in range(80)]
     pairs = [(name, name) for name in names] + [("class7", "class3")] * 5 + [("class70", "class71")] * 2
-    text = shown(classification.report_sections(labelled(tmp_path, pairs, names), {}))
+    text = render_sections(classification.report_sections(write_labeled_predictions(tmp_path, pairs, names), {}))
     matrix = re.search(r'<table class="matrix.*?</table>', text, re.DOTALL)[0]
     assert matrix.count("<tr>") == 31 and "The 30 labels of 80 with the most mistakes" in matrix
     assert 'title="class7 taken for class3: 5 of 6"' in matrix and 'title="class70 taken for class71: 2 of 3"' in matrix
@@ -378,7 +393,7 @@ def test_many_labels_are_shown_by_the_worst_of_them(tmp_path):
     assert shown_pairs[:2] == [("7", "3", "5"), ("70", "71", "2")]
     assert re.search(r"class7</span></th><td>1\.000</td><td>0\.167</td>", text)  # precision and recall, lowest F1 first
     first = re.search(r"times given.*?<span class=\"name\">(\w+)<", text, re.DOTALL)
-    assert first[1] in ("class3", "class7")  # as good as each other
+    assert first[1] in ("class3", "class7")  # both have the same score
     assert "the label with the lowest F1 first: 16 of 80" in text and "<summary>64 more</summary>" in text
     rest = text[text.index("The matrix of all 80 labels") :].partition("</table>")[0]
     assert rest.count("<tr>") == 81 and 'title="class70 taken for class71: 2 of 3"' in rest
@@ -386,7 +401,7 @@ def test_many_labels_are_shown_by_the_worst_of_them(tmp_path):
 
 def test_the_surest_mistakes_come_first_and_lengths_are_counted(tmp_path):
     pairs = [("a", "a")] * 50 + [("a", "b")] * 50
-    text = shown(classification.report_sections(labelled(tmp_path, pairs, ["a", "b"]), {}))
+    text = render_sections(classification.report_sections(write_labeled_predictions(tmp_path, pairs, ["a", "b"]), {}))
     mistakes = re.search(r"The most confident mistakes.*?</table>", text, re.DOTALL)[0]
     rows = [int(row) for row in re.findall(r'<th scope="row">(\d+)</th>', mistakes)]
     assert rows == list(range(100, 100 - classification.MISTAKES_SHOWN, -1)) and "text 100" in mistakes
@@ -395,15 +410,19 @@ def test_the_surest_mistakes_come_first_and_lengths_are_counted(tmp_path):
     assert "1 to 13" in lengths and "0.000</span>" in lengths and "1.000</span>" in lengths
 
 
-def test_the_surest_right_text_of_a_label_stands_beside_its_surest_mistake(tmp_path):
+def test_the_surest_correct_text_of_a_label_is_next_to_its_surest_mistake(tmp_path):
     pairs = [("a", "a")] * 3 + [("b", "b")] + [("a", "b")] * 2 + [("c", "a")]
-    text = shown(classification.report_sections(labelled(tmp_path, pairs, ["a", "b", "c"]), {}))
+    text = render_sections(
+        classification.report_sections(write_labeled_predictions(tmp_path, pairs, ["a", "b", "c"]), {})
+    )
     (row,) = re.findall(r"<tr>(.*?)</tr>", text[text.index("Right beside wrong") :].split("</table>")[0])[1:]
     assert re.findall(r">([^<>]+)<", row) == ["a", "0.003", "text 3", "b", " 0.006", "text 6"]
 
 
 def test_a_model_without_mistakes_has_none_listed(tmp_path):
-    text = shown(classification.report_sections(labelled(tmp_path, [("a", "a"), ("b", "b")], ["a", "b"]), {}))
+    text = render_sections(
+        classification.report_sections(write_labeled_predictions(tmp_path, [("a", "a"), ("b", "b")], ["a", "b"]), {})
+    )
     assert "No text has been given a wrong label" in text and "mistakes</h2>" not in text
 
 
@@ -420,7 +439,7 @@ def test_wrong_answers_are_marked_in_their_passage(tmp_path):
     right = {**QUESTION, "id": "right", "prediction": "1914", "exact_match": 1.0, "f1": 1.0, "question": "How many?"}
     rows = [QUESTION, far, none, right]
     write_predictions(tmp_path / "p.csv", rows)
-    text = shown(question_answering.report_sections(tmp_path / "p.csv"))
+    text = render_sections(question_answering.report_sections(tmp_path / "p.csv"))
     assert '…in <mark class="ours theirs">191</mark><mark class="theirs">4</mark> &lt;it&gt; began' in text
     assert text.count("(the model&#39;s answer stands elsewhere)") == 1 and text.count("<article") == 3
     words = re.findall(r'<th scope="row">(which|quién|others|how many)</th><td>(\d)', text)
@@ -435,7 +454,7 @@ def test_wrong_answers_are_marked_in_their_passage(tmp_path):
         ("What, when?", "what"), ("", "others"), ("Wann war das?", "wann"), ("???", "others"),
     ],
 )  # fmt: skip
-def test_the_word_that_asks(question, word):
+def test_the_question_word_is_found(question, word):
     assert question_answering.question_word(question) == word
 
 
@@ -449,23 +468,29 @@ def test_a_language_model_is_shown_by_control_code(tmp_path):
     write_predictions(tmp_path / "p.csv", rows)
     samples = [{"control": "<Books>", "prompt": "Once", "texts": {"greedy": "</script> upon"}}]
     (tmp_path / "samples.json").write_text(json.dumps(samples))
-    text = shown(language_modeling.report_sections(tmp_path, tmp_path / "p.csv", {}))
+    text = render_sections(language_modeling.report_sections(tmp_path, tmp_path / "p.csv", {}))
     assert re.search(r"&lt;Books&gt;</span></th><td>2</td><td>40</td><td>2\.5000</td>", text)
     assert f"{math.exp(2.5):.2f}</span>" in text and "&lt;/script&gt; upon" in text
-    least, most = (re.search(rf"expected {which}.*?</table>", text, re.DOTALL)[0] for which in ("least", "most"))
-    assert re.findall(r">t(\d)<", least) == ["3", "1", "2"] and re.findall(r">t(\d)<", most) == ["2", "1", "3"]
+    least_text, most_text = (
+        re.search(rf"expected {order}.*?</table>", text, re.DOTALL)[0] for order in ("least", "most")
+    )
+    assert re.findall(r">t(\d)<", least_text) == ["3", "1", "2"] and re.findall(r">t(\d)<", most_text) == [
+        "2",
+        "1",
+        "3",
+    ]
     (tmp_path / "samples.json").write_text("[{}]")
     with pytest.raises(UserError, match=r"samples\.json: is damaged"):
-        shown(language_modeling.report_sections(tmp_path, tmp_path / "p.csv", {}))
+        render_sections(language_modeling.report_sections(tmp_path, tmp_path / "p.csv", {}))
 
 
-def test_curves_take_what_a_run_may_have_written():
+def test_curves_accept_all_rows_that_a_run_can_write():
     rows = [
         {"step": step, "epoch": 0, "split": "train", "loss": 1.0 / step, "learning_rate": 0.1}
         for step in range(1, 5000)
     ]
     rows += [{"step": 10, "split": "validation", "loss": None, "accuracy": 0.5}, {"step": 20, "split": "validation"}]
-    text = shown(curves(rows, 10))
+    text = render_sections(curves(rows, 10))
     loss, metrics = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", text, re.DOTALL)
     assert loss.count("L ") < 3 * MAX_POINTS and "accuracy: 0.5 at step 10" in metrics and "best: step 10" in metrics
     assert 'class="curve-blue smoothed"' in loss and "nan" not in text and "not finite" in text
@@ -480,22 +505,22 @@ def test_numbers_of_a_row_have_the_same_number_of_decimals():
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "hidden_text"),
     [
         ("file: /home/ann/data/train.csv", "file: …/train.csv"), ("[/a/b/c.json, '/d/e']", "[…/c.json, '…/e']"),
         ("https://x.test/a/b", "https://x.test/a/b"), ("runs/x/y", "runs/x/y"), ("org/name", "org/name"),
         ("~/data/x.csv", "…/x.csv"), ("1/2 and/or", "1/2 and/or"),
     ],
 )  # fmt: skip
-def test_a_page_tells_no_folder_of_the_machine(text, shown):
-    assert hide_folders(text) == shown
+def test_a_page_reveals_no_folder_of_the_machine(text, hidden_text):
+    assert hide_folders(text) == hidden_text
 
 
 def test_bins_hold_every_value_once():
     for values in ([], [5], [3] * 40, list(range(100)), [1] * 30 + [9], [2, 1]):
-        found = named_bins(values)
-        assert sorted(place for places in found.values() for place in places) == list(range(len(values)))
-        assert len(found) <= 8
+        bins = named_bins(values)
+        assert sorted(place for places in bins.values() for place in places) == list(range(len(values)))
+        assert len(bins) <= 8
 
 
 def test_a_long_text_opens_on_a_click():
@@ -511,10 +536,13 @@ def test_the_hub_reads_the_numbers_of_a_card(run):
     folder, _ = run
     data = ModelCard((folder / "README.md").read_text(encoding="utf-8")).data
     results = json.loads((folder / "metrics.json").read_text())
-    found = {(one.dataset_split, one.metric_name): one for one in data.eval_results}
-    assert set(found) == {(split, name) for split in ("validation", "test") for name in SCORES}
-    for (split, name), one in found.items():
-        assert one.metric_value == results[split][name] and one.task_type == "text-classification"
-    assert found["test", "macro_f1"].metric_type == "f1" and found["test", "accuracy"].dataset_type == "csv"
+    results_by_metric = {(result.dataset_split, result.metric_name): result for result in data.eval_results}
+    assert set(results_by_metric) == {(split_name, name) for split_name in ("validation", "test") for name in SCORES}
+    for (split_name, name), result in results_by_metric.items():
+        assert result.metric_value == results[split_name][name] and result.task_type == "text-classification"
+    assert (
+        results_by_metric["test", "macro_f1"].metric_type == "f1"
+        and results_by_metric["test", "accuracy"].dataset_type == "csv"
+    )
     assert (data.model_name, data.library_name, data.tags) == ("run", "transformers", ["reformer", "paddle"])
     assert (data.license, data.language, data.datasets) == ("apache-2.0", ["de", "zh"], None)

@@ -1,4 +1,4 @@
-"""`toolkit finetune`, on the real port with a recipe small enough for a run of two seconds."""
+"""Test `toolkit finetune` on the real port with a small recipe, whose run takes two seconds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORDS = {
 }
 SIZES = {"train": 60, "validation": 15, "test": 15}
 
-#: Dropout and LSH draw random numbers, the last group of an epoch is short: what a resume could get wrong.
+#: Dropout and LSH draw random numbers, and the last group of an epoch is short: a resume could get these wrong.
 RECIPE = {
     "model": {"config": {**SMALL_CONFIG, "axial_pos_shape": [8, 8], "hidden_dropout_prob": 0.1}},
     "data": {
@@ -66,12 +66,12 @@ RECIPE = {
 
 @pytest.fixture(scope="session")
 def recipe_file(tmp_path_factory) -> Path:
-    """A recipe and its data."""
+    """Write a recipe and its data."""
     folder = tmp_path_factory.mktemp("recipe")
     os.environ["TOOLKIT_CACHE"] = str(folder / "cache")
     draws = random.Random(0)
-    for split, count in SIZES.items():
-        with (folder / f"{split}.csv").open("w", newline="") as file:
+    for split_name, count in SIZES.items():
+        with (folder / f"{split_name}.csv").open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["text", "label"])
             for index in range(count):
@@ -84,7 +84,7 @@ def recipe_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def run(recipe_file, tmp_path_factory) -> Path:
-    """A finished, uninterrupted run."""
+    """Return a finished, uninterrupted run."""
     return train(recipe_file, tmp_path_factory.mktemp("runs") / "whole")
 
 
@@ -99,16 +99,19 @@ def numbers(folder: Path) -> list[dict]:
 
 def assert_same_run(ours: Path, theirs: Path) -> None:
     assert numbers(ours) == numbers(theirs)
-    found, expected = load_file(ours / "model/model.safetensors"), load_file(theirs / "model/model.safetensors")
-    assert found.keys() == expected.keys()
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
-    for split in ("validation", "test"):
-        name = f"predictions-{split}.csv"
+    our_weights, their_weights = (
+        load_file(ours / "model/model.safetensors"),
+        load_file(theirs / "model/model.safetensors"),
+    )
+    assert our_weights.keys() == their_weights.keys()
+    for name in their_weights:
+        np.testing.assert_array_equal(our_weights[name], their_weights[name], err_msg=name)
+    for split_name in ("validation", "test"):
+        name = f"predictions-{split_name}.csv"
         assert (ours / name).read_bytes() == (theirs / name).read_bytes()
         assert (
-            json.loads((ours / "metrics.json").read_text())[split]
-            == (json.loads((theirs / "metrics.json").read_text())[split])
+            json.loads((ours / "metrics.json").read_text())[split_name]
+            == (json.loads((theirs / "metrics.json").read_text())[split_name])
         )
 
 
@@ -150,13 +153,13 @@ def test_the_run_keeps_the_simple_method_and_its_figures(run):
         (results["test"], results["intervals"]["test"]),
         (results["baselines"][method]["test"], results["baseline_intervals"][method]["test"]),
     ):
-        assert set(figures) - set(intervals) <= {"loss"}  # of a single batch, its spread is unknown
+        assert set(figures) - set(intervals) <= {"loss"}  # the loss of a single batch has no interval
         assert all(low <= figures[name] <= high for name, (low, high) in intervals.items())
     (animal,) = predict(run, LiteralConsole(quiet=True), baseline=True, texts=["the cat and the horse"])
     assert animal.label == "animals"
 
 
-def test_python_functions_do_what_the_commands_do(recipe_file, run, tmp_path):
+def test_python_functions_do_the_same_as_the_commands(recipe_file, run, tmp_path):
     changes = {"train.output_dir": str(tmp_path / "x"), "train.batch_sise": 4}
     with pytest.raises(UserError, match=r"train\.batch_sise: unknown key"):
         api.finetune(recipe_file, changes, skip_parity="a test", quiet=True)
@@ -182,10 +185,10 @@ def test_the_reason_for_skipping_the_gate_is_recorded(run):
 
 
 def test_the_recipe_in_the_folder_means_the_same(run, recipe_file):
-    """But for what the run has settled: how its gradients are made."""
+    """Compare the recipes, apart from the choice of the run: its backward pass."""
     again = load_recipe(run / "recipe.yaml", [])
-    settled = [f"train.output_dir={run}", "model.backward=autograd"]
-    assert again.to_yaml() == load_recipe(recipe_file, settled).to_yaml()
+    resolved_overrides = [f"train.output_dir={run}", "model.backward=autograd"]
+    assert again.to_yaml() == load_recipe(recipe_file, resolved_overrides).to_yaml()
 
 
 def test_the_same_recipe_gives_the_same_weights(run, recipe_file, tmp_path):
@@ -193,7 +196,7 @@ def test_the_same_recipe_gives_the_same_weights(run, recipe_file, tmp_path):
 
 
 def kill_at_a_checkpoint(recipe_file: Path, folder: Path, *overrides: str) -> None:
-    """SIGKILL, at whatever the run is doing, once there is a checkpoint."""
+    """Kill the run at any moment after its first checkpoint."""
     code = "import sys; from toolkit.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", code, "finetune", str(recipe_file), f"train.output_dir={folder}", *overrides]
     process = subprocess.Popen([*command, "--skip-parity", "a test"], stdout=subprocess.DEVNULL)
@@ -207,7 +210,7 @@ def kill_at_a_checkpoint(recipe_file: Path, folder: Path, *overrides: str) -> No
     assert not (folder / "metrics.json").exists()
 
 
-def test_a_killed_run_goes_on_bit_for_bit(run, recipe_file, tmp_path):
+def test_a_killed_run_resumes_bit_for_bit(run, recipe_file, tmp_path):
     folder = tmp_path / "killed"
     kill_at_a_checkpoint(recipe_file, folder)
     train(recipe_file, folder)
@@ -217,14 +220,14 @@ def test_a_killed_run_goes_on_bit_for_bit(run, recipe_file, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["lion", "adafactor"])
-def test_a_killed_run_of_another_optimizer_with_token_dropout_goes_on_bit_for_bit(optimizer, recipe_file, tmp_path):
+def test_a_killed_run_of_another_optimizer_with_token_dropout_resumes_bit_for_bit(optimizer, recipe_file, tmp_path):
     overrides = (f"train.optimizer={optimizer}", "train.token_dropout=0.2", "train.label_smoothing=0.1")
-    whole = train(recipe_file, tmp_path / "whole", *overrides)
+    uninterrupted_run = train(recipe_file, tmp_path / "whole", *overrides)
     kill_at_a_checkpoint(recipe_file, tmp_path / "killed", *overrides)
-    assert_same_run(train(recipe_file, tmp_path / "killed", *overrides), whole)
+    assert_same_run(train(recipe_file, tmp_path / "killed", *overrides), uninterrupted_run)
 
 
-def test_an_unfinished_run_of_another_recipe_is_left_alone(recipe_file, tmp_path):
+def test_an_unfinished_run_of_another_recipe_is_unchanged(recipe_file, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "recipe.yaml").write_text(load_recipe(recipe_file, [f"train.output_dir={folder}"]).to_yaml())
@@ -235,20 +238,27 @@ def test_an_unfinished_run_of_another_recipe_is_left_alone(recipe_file, tmp_path
 
 
 def test_a_finished_run_is_not_overwritten(run, recipe_file):
-    before = (run / "metrics.json").read_bytes()
+    initial_content = (run / "metrics.json").read_bytes()
     with pytest.raises(UserError, match=r"train\.output_dir: .* holds a finished run"):
         train(recipe_file, run)
-    assert (run / "metrics.json").read_bytes() == before
+    assert (run / "metrics.json").read_bytes() == initial_content
 
 
-def test_a_second_run_with_new_goes_beside_the_first(run, recipe_file, tmp_path, capsys):
+def test_a_second_run_with_new_gets_a_folder_next_to_the_first(run, recipe_file, tmp_path, capsys):
     first = tmp_path / "run"
     shutil.copytree(run, first)
-    asked = ["finetune", str(recipe_file), f"train.output_dir={first}", "train.max_steps=1", "--skip-parity", "a test"]
-    with pytest.raises(SystemExit) as left:
-        cli.main([*asked, "--new"])
-    said = capsys.readouterr().out
-    assert left.value.code == 0 and f"note   {first} is taken; this run is in {first}-2" in said
+    arguments = [
+        "finetune",
+        str(recipe_file),
+        f"train.output_dir={first}",
+        "train.max_steps=1",
+        "--skip-parity",
+        "a test",
+    ]
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main([*arguments, "--new"])
+    output = capsys.readouterr().out
+    assert exit_info.value.code == 0 and f"note   {first} is taken; this run is in {first}-2" in output
     assert json.loads((tmp_path / "run-2" / "metrics.json").read_text())["training"]["steps"] == 1
     assert (first / "metrics.json").read_bytes() == (run / "metrics.json").read_bytes()
 
@@ -266,10 +276,10 @@ def test_recipes_are_compared_key_by_key():
     ]
 
 
-def test_training_that_diverges_ends_with_an_error_and_is_no_finished_run(recipe_file, tmp_path):
-    with pytest.raises(ToolkitError, match=r"lower train\.learning_rate") as found:
+def test_diverging_training_ends_with_an_error_and_without_a_finished_run(recipe_file, tmp_path):
+    with pytest.raises(ToolkitError, match=r"lower train\.learning_rate") as error_info:
         train(recipe_file, tmp_path / "run", "train.learning_rate=1e30", "train.max_grad_norm=null")
-    assert found.value.exit_status == 1
+    assert error_info.value.exit_status == 1
     assert not (tmp_path / "run/metrics.json").exists() and not (tmp_path / "run/model").exists()
 
 
@@ -287,7 +297,7 @@ class Report:
 
 @pytest.fixture
 def gate(monkeypatch):
-    """A gate that says what the test wants, and keeps what it was asked."""
+    """Replace the gate by one that returns the test's verdict and records its requests."""
     fake = types.ModuleType("toolkit.parity.gate")
     fake.report, fake.requests = Report(True, 0), []
 
@@ -305,16 +315,16 @@ def gate(monkeypatch):
 
 
 @pytest.mark.parametrize(("status", "error"), [(1, ParityDrift), (3, Inconclusive)])
-def test_without_parity_there_is_no_training_and_nothing_but_the_report(gate, recipe_file, tmp_path, status, error):
+def test_without_parity_only_a_report_is_written(gate, recipe_file, tmp_path, status, error):
     gate.report = Report(False, status)
     with pytest.raises(error, match=r"layers\.0: off by 1e6; no training; see .*parity\.json"):
         train(recipe_file, tmp_path / "run", skip=None)
-    found = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")]
-    assert sorted(found) == ["run", f"run/{LEDGER}", "run/parity", "run/parity/parity.json"]
+    paths = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")]
+    assert sorted(paths) == ["run", f"run/{LEDGER}", "run/parity", "run/parity/parity.json"]
     assert error.exit_status == status
 
 
-def test_after_a_drift_the_mended_port_trains_into_the_same_folder(gate, recipe_file, tmp_path):
+def test_after_a_drift_the_fixed_port_trains_into_the_same_folder(gate, recipe_file, tmp_path):
     gate.report = Report(False, 1)
     with pytest.raises(ParityDrift):
         train(recipe_file, tmp_path / "run", skip=None)
@@ -325,13 +335,13 @@ def test_after_a_drift_the_mended_port_trains_into_the_same_folder(gate, recipe_
 
 
 @pytest.mark.parametrize("together", [(), ("--processes", "1")])
-def test_the_gate_is_brief_unless_the_run_is_to_be_verbose(gate, recipe_file, tmp_path, monkeypatch, together):
+def test_the_gate_is_brief_unless_the_run_is_verbose(gate, recipe_file, tmp_path, monkeypatch, together):
     monkeypatch.setattr("toolkit.finetune.launch._run", lambda team, before, arguments, *_: 0)
-    asked = ["finetune", str(recipe_file), f"train.output_dir={tmp_path / 'run'}", "train.max_steps=1", *together]
+    command = ["finetune", str(recipe_file), f"train.output_dir={tmp_path / 'run'}", "train.max_steps=1", *together]
     for verbose in ([], ["--new", "--verbose"]):
-        with pytest.raises(SystemExit) as left:
-            cli.main([*asked, *verbose])
-        assert left.value.code == 0 and gate.brief is not bool(verbose)
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main([*command, *verbose])
+        assert exit_info.value.code == 0 and gate.brief is not bool(verbose)
 
 
 def test_the_gate_judges_the_model_that_is_trained(gate, recipe_file, tmp_path):
@@ -367,7 +377,7 @@ def test_another_python_for_the_reference_is_checked_before_anything_is_loaded(g
     assert gate.requests[0].reference_python == str(python)
 
 
-def test_the_environment_may_name_the_references_python_where_the_recipe_names_none(
+def test_the_environment_may_name_the_references_python_if_the_recipe_does_not(
     gate, recipe_file, tmp_path, monkeypatch
 ):
     python = tmp_path / "python"
@@ -383,7 +393,7 @@ def test_the_environment_may_name_the_references_python_where_the_recipe_names_n
         train(recipe_file, tmp_path / "other", "train.max_steps=1", skip=None)
 
 
-def test_training_starts_from_a_checkpoint_and_new_values_for_what_it_lacks(run, recipe_file):
+def test_training_starts_from_a_checkpoint_and_initializes_missing_weights(run, recipe_file):
     job = assemble(load_recipe(recipe_file, [f"model.weights={run / 'model'}", "tokenizer.kind=checkpoint"]))
     assert job.new_weights == []
     for name, value in load_file(run / "model/model.safetensors").items():
@@ -396,11 +406,11 @@ def test_weights_that_do_not_fit_are_reported_at_their_line(run, recipe_file):
 
 
 def test_several_seeds_are_run_and_compared(recipe_file, tmp_path, monkeypatch, capsys):
-    """A finished run of the same recipe is kept, and one of another recipe is refused."""
-    begun = []
+    """Check that a finished run of the same recipe is kept, and a run of another recipe is refused."""
+    seeds = []
 
     def small_run(recipe, skip_parity, console, verbose=False):
-        begun.append(recipe.seed)
+        seeds.append(recipe.seed)
         recipe.output_dir.mkdir(parents=True)
         (recipe.output_dir / "recipe.yaml").write_text(recipe.to_yaml())
         scores = {"validation": {"accuracy": 0.1 * recipe.seed}}
@@ -413,17 +423,17 @@ def test_several_seeds_are_run_and_compared(recipe_file, tmp_path, monkeypatch, 
     command = ["finetune", str(recipe_file), f"train.output_dir={tmp_path / 'x'}", "seed=3", "--skip-parity", "a test"]
 
     def run_command(*more: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main([*command, *more])
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out + captured.err
+        streams = capsys.readouterr()
+        return exit_info.value.code or 0, streams.out + streams.err
 
-    assert run_command("--seeds", "2")[0] == 0 and begun == [3, 4]
-    status, said = run_command("--seeds", "3")
-    assert status == 0 and begun == [3, 4, 5] and "Spread over 3 seeds" in said
-    assert re.search(r"validation accuracy +│ 0\.4 +│ 0\.1 ", said)
-    assert "the seed also draws the validation rows, so they differ" in said
-    status, said = run_command("--seeds", "2", "train.batch_size=7")
-    assert status == 2 and "holds a finished run of another recipe (train.batch_size" in said
-    status, said = run_command("--seeds", "2", "--new")
-    assert status == 2 and "--seeds: cannot be combined with" in said
+    assert run_command("--seeds", "2")[0] == 0 and seeds == [3, 4]
+    status, output = run_command("--seeds", "3")
+    assert status == 0 and seeds == [3, 4, 5] and "Spread over 3 seeds" in output
+    assert re.search(r"validation accuracy +│ 0\.4 +│ 0\.1 ", output)
+    assert "the seed also draws the validation rows, so they differ" in output
+    status, output = run_command("--seeds", "2", "train.batch_size=7")
+    assert status == 2 and "holds a finished run of another recipe (train.batch_size" in output
+    status, output = run_command("--seeds", "2", "--new")
+    assert status == 2 and "--seeds: cannot be combined with" in output
