@@ -55,4 +55,4 @@ def predict(
     from toolkit.commands.predict import predict as predict_with_run
 
     inputs = {"texts": list(texts), "question": question, "context": context}
-    return predict_with_run(Path(run), LiteralConsole(quiet=True), baseline, **inputs)
+    return predict_with_run(Path(run), LiteralConsole(quiet=True), baseline=baseline, **inputs)

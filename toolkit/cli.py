@@ -368,7 +368,7 @@ def predict(
         raise UserError(f"--text-pair: {len(pairs)} given for {len(texts)} --text; each text needs one")
     text = None if context is None else _read_text(context)
     given = list(zip(texts, pairs, strict=True)) if pairs else list(texts)
-    ask(_run_folder(run), console(), baseline, texts=given, question=question, context=text)
+    ask(_run_folder(run), console(), baseline=baseline, texts=given, question=question, context=text)
 
 
 @toolkit.command()

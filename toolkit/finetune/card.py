@@ -46,7 +46,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
     """
     folder, recipe, task = run.folder, run.recipe, run.task.DESCRIPTION
     splits = [name for name in ("validation", "test") if name in results]
-    rows = [(split_name, results[split_name]) for split_name in splits]
+    rows: list[tuple[str, Any]] = [(split_name, results[split_name]) for split_name in splits]
     rows += [
         (f"{split_name}, {markdown(method)}", metrics[split_name])
         for method, metrics in results.get("baselines", {}).items()

@@ -365,7 +365,7 @@ class Finetuner(Trainer):
         self._loss = total if num_processes() == 1 else self._sum_over_processes(total)
         return self._loss.astype("float32")
 
-    def _loss_weights(self, micro_batches: list[dict[str, paddle.Tensor]]) -> list[float]:
+    def _loss_weights(self, micro_batches: list[Mapping[str, paddle.Tensor]]) -> list[float]:
         """Return the share of each micro-batch in the loss terms of the step, over all processes."""
         if num_processes() == 1:
             is_whole_batch = len(micro_batches) == 1
