@@ -1,4 +1,4 @@
-"""Write data sets in the layouts of well-known published ones, with the real texts of ../shared/data.
+"""Write data sets in well-known published layouts, with the real texts of ../shared/data.
 
 Each function writes one layout into a folder and returns the path that a user would name.
 """

@@ -1,4 +1,4 @@
-"""`toolkit doctor` on installations and machines that are broken, each as it breaks; a fault names what mends it."""
+"""Test `toolkit doctor` on broken installations and machines; each fault names its remedy."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ SITE = Path(sysconfig.get_path("purelib"))
 
 
 def worst(findings, check: str) -> Finding:
-    """The gravest finding of a check."""
-    found = [finding for finding in findings if finding.check == check]
-    return max(found, key=lambda finding: ("ok", "warn", "fault").index(finding.state))
+    """Return the most serious finding of a check."""
+    findings_of_check = [finding for finding in findings if finding.check == check]
+    return max(findings_of_check, key=lambda finding: ("ok", "warn", "fault").index(finding.state))
 
 
 def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
-    """The metadata of an installed distribution, without its files."""
+    """Write the metadata of an installed distribution, without its files."""
     place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     place.mkdir(parents=True)
-    wanted = "".join(f"Requires-Dist: {line}\n" for line in requires)
-    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{wanted}")
+    requirement_lines = "".join(f"Requires-Dist: {line}\n" for line in requires)
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirement_lines}")
 
 
 # -- versions -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "said", "mend"),
+    ("name", "version", "expected_text", "expected_remedy"),
     [
         ("paddlenlp", "2.8.0", "paddlenlp is 2.8.0, and paddle-parity-toolkit needs ", "pip install 'paddlenlp"),
         (
@@ -55,14 +55,14 @@ def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
         ("tokenizers", "0.22.0", "tokenizers is 0.22.0, and ", "pip install 'tokenizers"),
     ],
 )
-def test_a_version_that_does_not_fit_is_a_fault_with_the_range_that_does(
-    tmp_path, monkeypatch, name, version, said, mend
+def test_an_unsuitable_version_is_a_fault_with_the_supported_range(
+    tmp_path, monkeypatch, name, version, expected_text, expected_remedy
 ):
     requires = ["tokenizers<0.22,>=0.21"] if name == "paddlenlp" else []
     distribution(tmp_path, name, version, *requires)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (wrong,) = [one for one in versions.check_versions() if one.description.startswith(name)]
-    assert wrong.state == "fault" and said in wrong.description and wrong.remedy.startswith(mend)
+    (wrong,) = [finding for finding in versions.check_versions() if finding.description.startswith(name)]
+    assert wrong.state == "fault" and expected_text in wrong.description and wrong.remedy.startswith(expected_remedy)
 
 
 def test_the_other_distribution_with_a_folder_named_toolkit_is_a_fault(tmp_path, monkeypatch):
@@ -75,42 +75,42 @@ def test_the_other_distribution_with_a_folder_named_toolkit_is_a_fault(tmp_path,
     assert wrong.remedy.startswith("pip uninstall -y toolkit, then pip install -c constraints.txt -e '.[cpu,")
 
 
-def test_what_is_missing_below_a_requirement_is_a_fault_and_what_only_an_extra_needs_is_none(tmp_path, monkeypatch):
+def test_only_missing_packages_of_requirements_are_faults(tmp_path, monkeypatch):
     distribution(tmp_path, DISTRIBUTION, "9", "aaa>=1", "bbb; extra == 'more'", "ccc>=2; extra == 'more'")
     distribution(tmp_path, "aaa", "1.5", "ddd[deep]", "eee; python_version < '3'")
     distribution(tmp_path, "ccc", "1.0")
     distribution(tmp_path, "ddd", "1.0", "fff; extra == 'deep'", "ggg; extra == 'other'")
     monkeypatch.syspath_prepend(str(tmp_path))
-    examined, faults = versions.find_unfit_distributions(DISTRIBUTION)
+    num_examined, faults = versions.find_unfit_distributions(DISTRIBUTION)
     assert [fault.description for fault in faults] == [
         "ccc is 1.0, and paddle-parity-toolkit needs >=2",
         "fff, which ddd needs, is not installed",
     ]
-    assert examined == 3 and [fault.remedy for fault in faults] == ["pip install 'ccc>=2'", "pip install 'fff'"]
+    assert num_examined == 3 and [fault.remedy for fault in faults] == ["pip install 'ccc>=2'", "pip install 'fff'"]
 
 
-def test_another_version_than_the_pin_is_a_warning_where_the_pins_are(tmp_path, monkeypatch):
+def test_another_version_than_the_pin_is_a_warning_in_a_checkout(tmp_path, monkeypatch):
     assert worst(versions.check_versions(), "versions").state == "ok"
     (tmp_path / "constraints.txt").write_text("# pins\ntorch==1.0\nnumpy==9 ; python_full_version < '3'\n")
     monkeypatch.setattr(versions, "CHECKOUT", tmp_path)
-    found = worst(versions.check_versions(), "versions")
-    assert found.state == "warn" and found.description.endswith("(pin 1.0)") and "numpy" not in found.description
-    assert found.remedy.startswith("pip install -c constraints.txt -e '.[")
+    finding = worst(versions.check_versions(), "versions")
+    assert finding.state == "warn" and finding.description.endswith("(pin 1.0)") and "numpy" not in finding.description
+    assert finding.remedy.startswith("pip install -c constraints.txt -e '.[")
 
 
 def test_both_wheels_of_paddle_are_a_fault(tmp_path, monkeypatch):
     distribution(tmp_path, "paddlepaddle-gpu", "3.0.0")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = worst(frameworks.check_paddle(), "paddle")
-    assert found.state == "fault" and "both installed" in found.description
-    assert found.remedy.startswith("pip uninstall -y paddlepaddle paddlepaddle-gpu, then pip install")
+    finding = worst(frameworks.check_paddle(), "paddle")
+    assert finding.state == "fault" and "both installed" in finding.description
+    assert finding.remedy.startswith("pip uninstall -y paddlepaddle paddlepaddle-gpu, then pip install")
 
 
 # -- the machine ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("gpus", "fault", "cuda", "seen", "hidden", "state", "said"),
+    ("gpus", "fault", "cuda", "num_visible", "visible_devices", "state", "expected_text"),
     [
         ([], "", False, 0, None, "ok", "none; runs are on the CPU"),
         (["H100"], "", True, 1, None, "ok", "H100; Paddle sees 1"),
@@ -121,12 +121,14 @@ def test_both_wheels_of_paddle_are_a_fault(tmp_path, monkeypatch):
         ([], "nvidia-smi: no devices were found", True, 0, None, "fault", "no devices were found"),
     ],
 )
-def test_the_drivers_view_of_gpus_and_paddles(monkeypatch, gpus, fault, cuda, seen, hidden, state, said):
+def test_gpus_of_the_driver_and_of_paddle_are_compared(
+    monkeypatch, gpus, fault, cuda, num_visible, visible_devices, state, expected_text
+):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if hidden is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    found = gpu.gpu_finding(gpus, fault, seen, has_cuda=cuda)
-    assert found.state == state and said in found.description and bool(found.remedy) == (state != "ok")
+    if visible_devices is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible_devices)
+    finding = gpu.gpu_finding(gpus, fault, num_visible, has_cuda=cuda)
+    assert finding.state == state and expected_text in finding.description and bool(finding.remedy) == (state != "ok")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_the_drivers_view_of_gpus_and_paddles(monkeypatch, gpus, fault, cuda, se
         ("echo Failed to initialize NVML; exit 9", [], "nvidia-smi: Failed to initialize NVML"),
     ],
 )
-def test_the_driver_is_asked_by_its_own_program(tmp_path, monkeypatch, script, gpus, fault):
+def test_the_driver_is_queried_by_its_own_program(tmp_path, monkeypatch, script, gpus, fault):
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -144,47 +146,47 @@ def test_the_driver_is_asked_by_its_own_program(tmp_path, monkeypatch, script, g
     assert gpu.query_driver() == (gpus, fault)
 
 
-def test_threads_and_flags_that_the_shell_has_set_are_a_warning(monkeypatch):
+def test_threads_and_flags_in_the_environment_are_a_warning(monkeypatch):
     for name in ("OMP_NUM_THREADS", "FLAGS_paddle_num_threads", "NVIDIA_TF32_OVERRIDE", "FLAGS_cudnn_deterministic"):
         monkeypatch.delenv(name, raising=False)
     assert worst(frameworks.check_environment(), "threads").state == "ok"
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    found = worst(frameworks.check_environment(), "threads")
-    assert found.state == "warn" and "OMP_NUM_THREADS=77 is set" in found.description
-    assert found.remedy == "unset OMP_NUM_THREADS NVIDIA_TF32_OVERRIDE"
+    finding = worst(frameworks.check_environment(), "threads")
+    assert finding.state == "warn" and "OMP_NUM_THREADS=77 is set" in finding.description
+    assert finding.remedy == "unset OMP_NUM_THREADS NVIDIA_TF32_OVERRIDE"
 
 
 def test_little_memory_is_a_warning(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: (1_000_000_000, 4_000_000_000))
-    found = worst(machine.check_memory(), "memory")
-    assert found.state == "warn" and "1.0 GB of 4.0 GB are free" in found.description
+    finding = worst(machine.check_memory(), "memory")
+    assert finding.state == "warn" and "1.0 GB of 4.0 GB are free" in finding.description
 
 
 def test_a_cache_that_cannot_be_written_is_a_fault_that_names_the_variable(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLKIT_CACHE", "/proc/cache")
-    found = worst(machine.check_disk(), "disk")
-    assert found.state == "fault" and "the cache, /proc/cache: cannot be written" in found.description
-    assert found.remedy.startswith("export TOOLKIT_CACHE=") and list(tmp_path.iterdir()) == []
+    finding = worst(machine.check_disk(), "disk")
+    assert finding.state == "fault" and "the cache, /proc/cache: cannot be written" in finding.description
+    assert finding.remedy.startswith("export TOOLKIT_CACHE=") and list(tmp_path.iterdir()) == []
 
 
 @needs_mount
-def test_a_disk_without_room_is_a_fault_that_says_where(tmp_path):
-    found = "[print(f.state, f.description, '|', f.remedy) for f in machine.check_disk()]"
-    code = f"from toolkit.commands.doctor import machine; {found}"
+def test_a_full_disk_is_a_fault_that_names_the_folder(tmp_path):
+    code_line = "[print(f.state, f.description, '|', f.remedy) for f in machine.check_disk()]"
+    code = f"from toolkit.commands.doctor import machine; {code_line}"
     script = f'cd "$0"; "{sys.executable}" -c "{code}"'
     disk = tmp_path / "disk"
-    done = on_small_disk(disk, "1m", script, TMPDIR=str(disk), TOOLKIT_CACHE=str(disk / "c"), PYTHONPATH=str(ROOT))
-    lines = done.stdout.splitlines()
-    assert len(lines) == 3 and all(line.startswith("fault ") and " | make room, or " in line for line in lines), done
+    result = on_small_disk(disk, "1m", script, TMPDIR=str(disk), TOOLKIT_CACHE=str(disk / "c"), PYTHONPATH=str(ROOT))
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3 and all(line.startswith("fault ") and " | make room, or " in line for line in lines), result
 
 
-# -- what only a child process can tell -----------------------------------------------------------------------------
+# -- checks in a child process --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("code", "failed"),
+    ("code", "expected_failure"),
     [
         ("say(a=1)", ""),
         ("say(a=1); print('noise'); import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
@@ -193,22 +195,22 @@ def test_a_disk_without_room_is_a_fault_that_says_where(tmp_path):
         ("say(a=1); import os; os._exit(3)", "exit status 3"),
     ],
 )
-def test_however_a_child_ends_is_an_answer(code, failed):
+def test_any_end_of_a_child_process_is_a_result(code, expected_failure):
     answer = run_in_child(code, timeout_seconds=1.0 if "sleep" in code else 60.0)
-    assert (answer.values, answer.failure) == ({"a": 1}, failed)
+    assert (answer.values, answer.failure) == ({"a": 1}, expected_failure)
 
 
-def test_a_paddle_that_crashes_when_it_is_imported_is_a_fault(monkeypatch):
+def test_a_paddle_that_crashes_on_import_is_a_fault(monkeypatch):
     monkeypatch.setattr(frameworks, "PADDLE", "import os; os.kill(os.getpid(), 11)")
-    found = worst(frameworks.check_paddle(), "paddle")
+    finding = worst(frameworks.check_paddle(), "paddle")
     assert (
-        found.state == "fault"
-        and "does not work: the process was ended by SIGSEGV" in found.description
-        and found.remedy
+        finding.state == "fault"
+        and "does not work: the process was ended by SIGSEGV" in finding.description
+        and finding.remedy
     )
 
 
-def test_a_check_that_fails_is_a_fault_and_the_others_go_on(monkeypatch, capsys):
+def test_a_failing_check_is_a_fault_and_the_others_continue(monkeypatch, capsys):
     def fails(*_):
         raise RuntimeError("[red]broken\nin two lines")
         yield
@@ -217,17 +219,17 @@ def test_a_check_that_fails_is_a_fault_and_the_others_go_on(monkeypatch, capsys)
         monkeypatch.setattr(command, f"check_{name}", fails)
     monkeypatch.setenv("COLUMNS", "400")
     assert print_diagnosis(network=False, reference_python=None) == 1
-    said = capsys.readouterr().out
-    assert said.count("cannot be examined: RuntimeError: [red]broken in two lines") == 6
-    assert "temporary files" in said and "6 faults, " in said
+    output = capsys.readouterr().out
+    assert output.count("cannot be examined: RuntimeError: [red]broken in two lines") == 6
+    assert "temporary files" in output and "6 faults, " in output
 
 
-def test_a_reference_python_that_is_none_or_lacks_torch_is_a_fault(tmp_path):
+def test_a_missing_reference_python_or_torch_is_a_fault(tmp_path):
     lacking = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys._base_executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    for path, said in ((tmp_path / "none", "no such interpreter"), (lacking, "lacks torch, transformers")):
-        (found,) = command.run_check("reference", lambda path=path: frameworks.check_reference(str(path)))
-        assert found.state == "fault" and said in found.description and found.remedy
+    for path, expected_text in ((tmp_path / "none", "no such interpreter"), (lacking, "lacks torch, transformers")):
+        (finding,) = command.run_check("reference", lambda path=path: frameworks.check_reference(str(path)))
+        assert finding.state == "fault" and expected_text in finding.description and finding.remedy
 
 
 # -- the hub --------------------------------------------------------------------------------------------------------
@@ -235,12 +237,12 @@ def test_a_reference_python_that_is_none_or_lacks_torch_is_a_fault(tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """A mirror on this machine; what it was asked."""
-    asked = []
+    """Run a mirror on this machine, and return the list of its requests."""
+    request_paths = []
 
     class Mirror(http.server.BaseHTTPRequestHandler):
         def do_HEAD(self):
-            asked.append(self.path)
+            request_paths.append(self.path)
             self.send_response(404)
             self.end_headers()
 
@@ -251,37 +253,37 @@ def hub(monkeypatch):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-        yield asked
+        yield request_paths
         server.shutdown()
 
 
-def test_the_hub_is_asked_only_if_that_is_wanted(hub, monkeypatch):
-    found = worst(services.check_hub(network=False), "hub")
-    assert (found.state, hub) == ("ok", []) and found.description.startswith("mirror http://127.0.0.1:")
+def test_the_hub_is_queried_only_on_request(hub, monkeypatch):
+    finding = worst(services.check_hub(network=False), "hub")
+    assert (finding.state, hub) == ("ok", []) and finding.description.startswith("mirror http://127.0.0.1:")
     assert "answers" in worst(services.check_hub(network=True), "hub").description and len(hub) == 1
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    found = worst(services.check_hub(network=True), "hub")
-    assert "offline (HF_HUB_OFFLINE)" in found.description and len(hub) == 1
+    finding = worst(services.check_hub(network=True), "hub")
+    assert "offline (HF_HUB_OFFLINE)" in finding.description and len(hub) == 1
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "state", "said"),
+    ("endpoint", "state", "expected_text"),
     [
         ("http://127.0.0.1:9", "warn", "does not answer: "),
         ("hf-mirror.com", "fault", "HF_ENDPOINT=hf-mirror.com is no address"),
     ],
 )
-def test_a_mirror_that_is_none(monkeypatch, endpoint, state, said):
+def test_an_invalid_mirror_is_reported(monkeypatch, endpoint, state, expected_text):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    found = worst(services.check_hub(network=True), "hub")
-    assert found.state == state and said in found.description and "HF_ENDPOINT" in found.remedy
+    finding = worst(services.check_hub(network=True), "hub")
+    assert finding.state == state and expected_text in finding.description and "HF_ENDPOINT" in finding.remedy
 
 
-def test_a_wandb_whose_settings_are_wrong_is_a_warning(monkeypatch):
+def test_wrong_settings_of_wandb_are_a_warning(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "onlin")
-    found = worst(services.check_wandb(), "wandb")
-    assert found.state == "warn" and "does not start" in found.description
+    finding = worst(services.check_wandb(), "wandb")
+    assert finding.state == "warn" and "does not start" in finding.description
 
 
 # -- the whole command, on installations that are broken ------------------------------------------------------------
@@ -289,7 +291,7 @@ def test_a_wandb_whose_settings_are_wrong_is_a_warning(monkeypatch):
 
 @pytest.fixture
 def venv(tmp_path) -> Path:
-    """A virtual environment with what is installed here, in which things can be missing and broken."""
+    """Return a virtual environment with the installed packages, which tests can remove and break."""
     subprocess.run([sys._base_executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     for path in SITE.iterdir():
@@ -297,7 +299,7 @@ def venv(tmp_path) -> Path:
     return site
 
 
-#: By make, and by what this process imports.
+#: Variables that make or the imports of this process set.
 SET_HERE = ("OMP_NUM_THREADS", "TOOLKIT_KERNELS")
 
 
@@ -310,28 +312,28 @@ def run_doctor(site: Path, **environment: str) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-def rows(done: subprocess.CompletedProcess) -> dict[str, list[str]]:
-    """Check -> state, what and mend of its gravest finding."""
-    found: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
+def rows(result: subprocess.CompletedProcess) -> dict[str, list[str]]:
+    """Return state, description and remedy of the most serious finding of each check."""
+    cells_by_check: dict[str, list[str]] = {}
+    for line in result.stdout.splitlines():
         if line.startswith("│"):
             check, *cells = [cell.strip() for cell in line.strip("│").split("│")]
-            if check not in found or cells[0] == "fault":
-                found[check] = cells
-    return found
+            if check not in cells_by_check or cells[0] == "fault":
+                cells_by_check[check] = cells
+    return cells_by_check
 
 
 @pytest.mark.slow
 def test_an_installation_without_torch(venv):
     for path in venv.glob("torch*"):
         path.unlink()
-    done = run_doctor(venv)
-    found = rows(done)
-    assert done.returncode == 1 and done.stderr == ""
-    assert found["reference"][:2] == ["fault", "torch is not installed, so no gate can run"]
-    assert "[reference]" in found["reference"][2] and "--reference-python" in found["reference"][2]
-    assert {check: cells[0] for check, cells in found.items() if check != "reference"}["paddle"] == "ok"
-    assert done.stdout.rstrip().endswith("1 fault, no warnings"), done.stdout
+    result = run_doctor(venv)
+    cells_by_check = rows(result)
+    assert result.returncode == 1 and result.stderr == ""
+    assert cells_by_check["reference"][:2] == ["fault", "torch is not installed, so no gate can run"]
+    assert "[reference]" in cells_by_check["reference"][2] and "--reference-python" in cells_by_check["reference"][2]
+    assert {check: cells[0] for check, cells in cells_by_check.items() if check != "reference"}["paddle"] == "ok"
+    assert result.stdout.rstrip().endswith("1 fault, no warnings"), result.stdout
 
 
 @pytest.mark.slow
@@ -343,27 +345,27 @@ def test_an_installation_with_wrong_versions_and_a_paddle_that_crashes(venv):
     (venv / "paddle").unlink()
     (venv / "paddle").mkdir()
     (venv / "paddle" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
-    done = run_doctor(venv)
-    assert done.returncode == 1 and done.stderr == ""
+    result = run_doctor(venv)
+    assert result.returncode == 1 and result.stderr == ""
     assert (
-        "transformers is 4.30.0, and paddle-parity-toolkit needs" in done.stdout
-        and "paddlenlp is 2.8.0, and" in done.stdout
+        "transformers is 4.30.0, and paddle-parity-toolkit needs" in result.stdout
+        and "paddlenlp is 2.8.0, and" in result.stdout
     )
-    found = rows(done)
-    assert found["paddle"][0] == "fault" and "ended by SIGSEGV" in found["paddle"][1]
-    assert found["paddlenlp"][0] == "fault" and found["reference"][0] == "ok"
+    cells_by_check = rows(result)
+    assert cells_by_check["paddle"][0] == "fault" and "ended by SIGSEGV" in cells_by_check["paddle"][1]
+    assert cells_by_check["paddlenlp"][0] == "fault" and cells_by_check["reference"][0] == "ok"
 
 
 @pytest.mark.slow
 def test_an_installation_without_almost_anything_and_a_cache_that_cannot_be_written(venv):
-    kept = ("click", "__editable__", "toolkit", "_virtualenv")
+    kept_prefixes = ("click", "__editable__", "toolkit", "_virtualenv")
     for path in venv.iterdir():
-        if not path.name.startswith(kept):
+        if not path.name.startswith(kept_prefixes):
             path.unlink() if path.is_symlink() else shutil.rmtree(path)
-    done = run_doctor(venv, TOOLKIT_CACHE="/proc/cache")
-    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
-    assert "fault  paddle: Paddle is not installed" in done.stdout and "fault  rich: " in done.stdout
-    assert "the cache, /proc/cache: cannot be written" in done.stdout
+    result = run_doctor(venv, TOOLKIT_CACHE="/proc/cache")
+    assert result.returncode == 1 and "Traceback" not in result.stdout + result.stderr
+    assert "fault  paddle: Paddle is not installed" in result.stdout and "fault  rich: " in result.stdout
+    assert "the cache, /proc/cache: cannot be written" in result.stdout
 
 
 def test_nothing_heavy_is_imported_by_the_command_itself():
@@ -372,12 +374,12 @@ def test_nothing_heavy_is_imported_by_the_command_itself():
         "for check in (machine.check_memory, machine.check_disk, machine.check_caches): list(check())\n"
         "print([name for name in ('paddle', 'torch', 'datasets', 'wandb', 'paddlenlp') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == "[]\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout == "[]\n"
 
 
 def test_every_check_is_in_the_table(monkeypatch):
     names = [name.removeprefix("check_") for name in vars(command) if name.startswith("check_")]
     for name in names:
         monkeypatch.setattr(command, f"check_{name}", lambda *_, name=name: iter([Finding(name, "ok", "")]))
-    assert sorted(one.check for one in run_checks(None, network=False)) == sorted(names) and len(names) == 10
+    assert sorted(finding.check for finding in run_checks(None, network=False)) == sorted(names) and len(names) == 10

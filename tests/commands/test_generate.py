@@ -92,10 +92,10 @@ def generate_with_reference(program: str, model, prompts, cases, folder) -> list
     job = {"folder": str(folder), "prompts": prompts, "cases": cases}
     (folder / "job.json").write_text(json.dumps(job))
     files = [str(folder / name) for name in ("job.json", "result.json")]
-    completed = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in completed.stderr or "No module named 'torch'" in completed.stderr:
+    result = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in result.stderr or "No module named 'torch'" in result.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert completed.returncode == 0, completed.stderr
+    assert result.returncode == 0, result.stderr
     return json.loads((folder / "result.json").read_text())
 
 

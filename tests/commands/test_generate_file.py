@@ -1,4 +1,4 @@
-"""`toolkit generate RUN --prompts FILE --output FILE`: the text that each prompt gets by itself."""
+"""Test `toolkit generate RUN --prompts FILE --output FILE`: each prompt gets the same text as in isolation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit.commands import generate_file as module
 from toolkit.commands.generate import generate_text
 from toolkit.files import tables
 
-#: Of several lengths, some of the same; more than a batch of each.
+#: Prompts of several lengths, more than a batch of each length.
 PROMPTS = ["one", "two", "one two", "six", "ten", "one two th", "two six"] * 3
 OPTIONS = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None, "seed": 0, "length": 8}
 OF_A_FILE = {"column": None, "layout": {}, "spreadsheet_safe": False, "control": None}
@@ -24,33 +24,35 @@ def console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def generate(folder, source, target, **changed) -> tuple[list[dict], str]:
-    """The rows that are written, and what is said."""
-    said = console()
-    module.generate_file(folder, said, source, target, overwrite=False, **{**OF_A_FILE, **OPTIONS, **changed})
-    return read(target), said.file.getvalue()
+def generate(folder, source, target, **changed_options) -> tuple[list[dict], str]:
+    """Return the written rows and the output."""
+    output = console()
+    module.generate_file(folder, output, source, target, overwrite=False, **{**OF_A_FILE, **OPTIONS, **changed_options})
+    return read(target), output.file.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["run", "reformer_run"])
 @pytest.mark.parametrize(
-    "changed",
+    "changed_options",
     [{}, {"temperature": 1.0, "seed": 5}, {"beams": 2}, {"stop": "e"}],
     ids=["greedy", "drawn", "beams", "stop"],
 )
-def test_each_prompt_is_continued_as_by_itself(kind, changed, request, tmp_path, monkeypatch):
+def test_each_prompt_is_continued_as_in_isolation(kind, changed_options, request, tmp_path, monkeypatch):
     folder = request.getfixturevalue(kind)
-    if kind == "run" and "stop" in changed:
-        changed = {"stop": "two"}
+    if kind == "run" and "stop" in changed_options:
+        changed_options = {"stop": "two"}
     monkeypatch.setattr(tables, "CHUNK_ROWS", 12)
     rows = [{"id": f"{number:03}", "prompt": prompt} for number, prompt in enumerate(PROMPTS)]
-    found, said = generate(folder, write(tmp_path / "a.csv", rows), tmp_path / "b.jsonl", **changed)
-    assert [list(row) for row in found] == [["id", "prompt", "generated_text"]] * len(rows) and "note" not in said
-    for number, row in enumerate(found):
-        options = {**OPTIONS, **changed, "seed": changed.get("seed", 0) + number}
+    output_rows, output = generate(folder, write(tmp_path / "a.csv", rows), tmp_path / "b.jsonl", **changed_options)
+    assert [list(row) for row in output_rows] == [["id", "prompt", "generated_text"]] * len(
+        rows
+    ) and "note" not in output
+    for number, row in enumerate(output_rows):
+        options = {**OPTIONS, **changed_options, "seed": changed_options.get("seed", 0) + number}
         alone = generate_text(folder, console(), None, row["prompt"], **options)
         assert (row["id"], row["generated_text"]) == (f"{number:03}", alone)
-    if "seed" in changed:
-        assert len({row["generated_text"] for row in found if row["prompt"] == "one"}) > 1
+    if "seed" in changed_options:
+        assert len({row["generated_text"] for row in output_rows if row["prompt"] == "one"}) > 1
 
 
 @pytest.mark.parametrize(("source", "target"), [("a.txt", "b.csv"), ("a.tsv", "b.parquet"), ("a.jsonl", "b.json")])
@@ -59,30 +61,30 @@ def test_files_of_every_kind_are_continued(source, target, reformer_run, tmp_pat
         (tmp_path / source).write_text("one\ntwo\n")
     else:
         write(tmp_path / source, [{"prompt": "one"}, {"prompt": "two"}])
-    found, _ = generate(reformer_run, tmp_path / source, tmp_path / target)
-    assert [row.get("prompt", row.get("text")) for row in found] == ["one", "two"]
+    output_rows, _ = generate(reformer_run, tmp_path / source, tmp_path / target)
+    assert [row.get("prompt", row.get("text")) for row in output_rows] == ["one", "two"]
     alone = [generate_text(reformer_run, console(), None, prompt, **OPTIONS) for prompt in ("one", "two")]
-    assert [row["generated_text"] for row in found] == alone
+    assert [row["generated_text"] for row in output_rows] == alone
 
 
-def test_a_table_without_a_header_in_other_quotes_is_read_as_it_is_told(reformer_run, tmp_path, command_line):  # noqa: F811
+def test_a_table_without_a_header_and_with_other_quotes_is_read_with_options(reformer_run, tmp_path, command_line):  # noqa: F811
     (tmp_path / "a.txt").write_text("1;'two; six'\n2;'one'\n", encoding="utf-16")
     options = ["--columns", "id,prompt", "--quote", "'", "--delimiter", ";", "--encoding", "utf-16", "--length", 8]
     options += ["--prompts", tmp_path / "a.txt", "--output", tmp_path / "b.csv"]
-    status, said, error = command_line("generate", reformer_run, *options)
-    found = read(tmp_path / "b.csv")
-    assert status == 0 and "2 rows" in said, error
-    assert [(row["id"], row["prompt"]) for row in found] == [("1", "two; six"), ("2", "one")]
-    alone = [generate_text(reformer_run, console(), None, row["prompt"], **OPTIONS) for row in found]
-    assert [row["generated_text"] for row in found] == alone
+    status, output, error = command_line("generate", reformer_run, *options)
+    output_rows = read(tmp_path / "b.csv")
+    assert status == 0 and "2 rows" in output, error
+    assert [(row["id"], row["prompt"]) for row in output_rows] == [("1", "two; six"), ("2", "one")]
+    alone = [generate_text(reformer_run, console(), None, row["prompt"], **OPTIONS) for row in output_rows]
+    assert [row["generated_text"] for row in output_rows] == alone
 
 
-def test_rows_without_a_prompt_or_room_get_no_text_and_are_counted(reformer_run, tmp_path):  # noqa: F811
+def test_rows_without_a_prompt_or_space_get_no_text_and_are_counted(reformer_run, tmp_path):  # noqa: F811
     rows = [{"q": prompt} for prompt in ("one", "", "one " * 15, "two")]
-    found, said = generate(reformer_run, write(tmp_path / "a.csv", rows), tmp_path / "b.csv", column="q")
-    assert [bool(row["generated_text"]) for row in found] == [True, False, False, True]
-    assert "note: 1 row has no prompt: 2\n" in said
-    assert "note: 1 row has a prompt that leaves no room for --length new tokens in the model: 3\n" in said
+    output_rows, output = generate(reformer_run, write(tmp_path / "a.csv", rows), tmp_path / "b.csv", column="q")
+    assert [bool(row["generated_text"]) for row in output_rows] == [True, False, False, True]
+    assert "note: 1 row has no prompt: 2\n" in output
+    assert "note: 1 row has a prompt that leaves no room for --length new tokens in the model: 3\n" in output
 
 
 def test_an_interrupted_file_leaves_nothing(reformer_run, tmp_path, monkeypatch):  # noqa: F811
@@ -102,7 +104,7 @@ def test_an_interrupted_file_leaves_nothing(reformer_run, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "expected_error"),
     [
         (["--prompts", "a.csv"], "--output: missing; --prompts and --output belong together"),
         (["--output", "b.csv"], "--prompts: missing; --prompts and --output belong together"),
@@ -113,10 +115,10 @@ def test_an_interrupted_file_leaves_nothing(reformer_run, tmp_path, monkeypatch)
         (["--prompts", "a.txt", "--output", "b.txt"], "b.txt: a text file has no columns; end it in .csv"),
     ],
 )
-def test_a_mistake_is_one_line(options, expected, reformer_run, tmp_path, monkeypatch, command_line):  # noqa: F811
+def test_a_mistake_is_reported_in_one_line(options, expected_error, reformer_run, tmp_path, monkeypatch, command_line):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("text\nx\n")
     (tmp_path / "a.txt").write_text("x\n")
-    status, _, said = command_line("generate", reformer_run, *options)
-    assert status == 2 and said.startswith(f"error: {expected}") and said.count("\n") == 1
+    status, _, errors = command_line("generate", reformer_run, *options)
+    assert status == 2 and errors.startswith(f"error: {expected_error}") and errors.count("\n") == 1
     assert sorted(os.listdir()) == ["a.csv", "a.txt"]

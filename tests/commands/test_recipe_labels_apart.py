@@ -1,4 +1,4 @@
-"""`toolkit recipe new` of labels outside of columns: before each text, as fastText has them, or in another file."""
+"""Test `toolkit recipe new` for labels outside of columns: before each text, as in fastText, or in another file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolkit.tasks.classification import task as classification
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("line", "expected_result"),
     [
         ("__label__a so it is", ["a", "so it is"]),
         ("__label__a __label__b so it is", ["a b", "so it is"]),
@@ -33,8 +33,8 @@ from toolkit.tasks.classification import task as classification
         ("__label__ a", ["", "__label__ a"]),
     ],
 )
-def test_the_labels_of_a_line_of_fasttext(line, expected):
-    assert split_labels_and_text(line) == expected
+def test_the_labels_of_a_line_of_fasttext(line, expected_result):
+    assert split_labels_and_text(line) == expected_result
 
 
 def fasttext(path: Path, labels: list[str], end: str = "\n", line: str = "{label} {text}") -> Path:
@@ -47,7 +47,7 @@ def fasttext(path: Path, labels: list[str], end: str = "\n", line: str = "{label
 @pytest.mark.parametrize(
     ("end", "line"), [("\n", "{label} {text}"), ("\r\n", "{label} {text}"), ("\n", "{text}\t{label}")]
 )
-def test_fasttext_is_read_whatever_its_ending(run, tmp_path, name, end, line):  # noqa: F811
+def test_fasttext_is_read_with_any_suffix(run, tmp_path, name, end, line):  # noqa: F811
     fasttext(tmp_path / name, ["__label__good", "__label__not-good"], end, line)
     status, _, err = run("recipe", "new", name, "-o", "a.yaml")
     assert (status, err) == (0, "")
@@ -81,23 +81,23 @@ def parallel(folder: Path, files: dict[str, list[str]]) -> None:
 
 LAYOUTS = {
     "tweeteval": {
-        **{f"{split}_text.txt": texts(60) for split in ("train", "val", "test")},
-        **{f"{split}_labels.txt": ["0", "1"] * 30 for split in ("train", "val", "test")},
+        **{f"{split_name}_text.txt": texts(60) for split_name in ("train", "val", "test")},
+        **{f"{split_name}_labels.txt": ["0", "1"] * 30 for split_name in ("train", "val", "test")},
         "mapping.txt": ["0\tsports", "1\tworld"],
     },
     "atis": {
-        **{f"{split}/seq.in": texts(60) for split in ("train", "valid", "test")},
-        **{f"{split}/seq.out": ["O O"] * 60 for split in ("train", "valid", "test")},
-        **{f"{split}/label": NAMES * 30 for split in ("train", "valid", "test")},
+        **{f"{split_name}/seq.in": texts(60) for split_name in ("train", "valid", "test")},
+        **{f"{split_name}/seq.out": ["O O"] * 60 for split_name in ("train", "valid", "test")},
+        **{f"{split_name}/label": NAMES * 30 for split_name in ("train", "valid", "test")},
     },
     "lotclass": {
-        **{f"{split}.txt": texts(60) for split in ("train", "dev", "test")},
-        **{f"{split}_labels.txt": ["0", "1"] * 30 for split in ("train", "dev", "test")},
+        **{f"{split_name}.txt": texts(60) for split_name in ("train", "dev", "test")},
+        **{f"{split_name}_labels.txt": ["0", "1"] * 30 for split_name in ("train", "dev", "test")},
         "label_names.txt": NAMES,
     },
     "x_and_y": {
-        **{f"x_{split}.txt": texts(60) for split in ("train", "valid", "test")},
-        **{f"y_{split}.txt": NAMES * 30 for split in ("train", "valid", "test")},
+        **{f"x_{split_name}.txt": texts(60) for split_name in ("train", "valid", "test")},
+        **{f"y_{split_name}.txt": NAMES * 30 for split_name in ("train", "valid", "test")},
     },
 }
 
@@ -120,7 +120,7 @@ def test_texts_and_labels_in_two_files_are_joined(run, tmp_path, layout):  # noq
 @pytest.mark.parametrize(
     "files", [("pos.txt", "neg.txt"), ("rt-polarity.pos", "rt-polarity.neg"), ("train_pos.txt", "train_neg.txt")]
 )
-def test_lines_of_files_that_are_named_by_a_label_have_that_label(run, tmp_path, files):  # noqa: F811
+def test_lines_of_a_file_named_after_a_label_have_this_label(run, tmp_path, files):  # noqa: F811
     lines = dict(zip(files, (texts(60)[:30], texts(60)[30:]), strict=True))
     parallel(tmp_path / "set", lines)
     status, out, err = run("recipe", "new", "set", "-o", "a.yaml")
@@ -132,7 +132,7 @@ def test_lines_of_files_that_are_named_by_a_label_have_that_label(run, tmp_path,
 
 
 @pytest.mark.parametrize("extra", ["notes.txt", "sports.txt", "pos.csv"])
-def test_a_file_with_another_name_is_no_label(tmp_path, extra):
+def test_a_file_with_another_name_is_not_a_label(tmp_path, extra):
     parallel(tmp_path, {name: ["a b", "c d"] for name in ("pos.txt", "neg.txt", extra)})
     assert find_parallel(tmp_path) == {}
 
@@ -146,7 +146,7 @@ def test_one_of_two_such_files_finds_the_other(run, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "expected_error"),
     [
         ({"train_text.txt": texts(60), "train_labels.txt": NAMES * 29},
          "train_text.txt has 60 lines and train_labels.txt 58; each line of texts needs its label on the same line"),
@@ -154,53 +154,53 @@ def test_one_of_two_such_files_finds_the_other(run, tmp_path):  # noqa: F811
          "test_labels.txt has the labels of test_text.txt, and no such file has those of a split to train on; add one"),
     ],
 )  # fmt: skip
-def test_two_files_that_do_not_fit_are_refused(run, tmp_path, files, said):  # noqa: F811
+def test_two_files_that_do_not_match_are_refused(run, tmp_path, files, expected_error):  # noqa: F811
     parallel(tmp_path / "set", files)
     status, _, err = run("recipe", "new", "set")
-    assert status == 2 and said in err and len(err.splitlines()) == 1
+    assert status == 2 and expected_error in err and len(err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
-def test_tables_are_removed_where_no_recipe_is_written(run, tmp_path):  # noqa: F811
+def test_tables_are_removed_if_no_recipe_is_written(run, tmp_path):  # noqa: F811
     parallel(tmp_path / "set", LAYOUTS["tweeteval"])
     status, _, err = run("recipe", "new", "set", "--text", "nothing")
     assert status == 2 and "has no column nothing" in err
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
-@pytest.mark.parametrize("refused", [1, 2, 4])
-def test_nothing_is_left_if_one_of_several_files_cannot_be_written(run, tmp_path, monkeypatch, refused):  # noqa: F811
+@pytest.mark.parametrize("refused_number", [1, 2, 4])
+def test_nothing_is_left_if_one_of_several_files_cannot_be_written(run, tmp_path, monkeypatch, refused_number):  # noqa: F811
     """The fourth file is the recipe of the joined tables."""
     parallel(tmp_path / "set", LAYOUTS["tweeteval"])
-    written = refuse_to_write(monkeypatch, refused)
+    written_files = refuse_to_write(monkeypatch, refused_number)
     status, _, err = run("recipe", "new", "set")
     assert status == 1 and "No space left on device" in err and len(err.splitlines()) == 1
-    assert len(written) == refused and [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert len(written_files) == refused_number and [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
-def test_no_recipe_that_pretrains_is_left_without_the_one_that_starts_from_it(run, tmp_path, monkeypatch):  # noqa: F811
+def test_a_pretraining_recipe_is_removed_if_the_second_recipe_fails(run, tmp_path, monkeypatch):  # noqa: F811
     table(tmp_path / "a.csv", {"text": texts(60), "label": labels(60, 3)})
     (tmp_path / "more.txt").write_text("\n".join(texts(400)))
-    written = refuse_to_write(monkeypatch, 2)
+    written_files = refuse_to_write(monkeypatch, 2)
     status, _, err = run("recipe", "new", "a.csv", "--pretrain", "more.txt")
     assert status == 1 and "No space left on device" in err and len(err.splitlines()) == 1
-    assert [path.name for path in written] == ["a-pretrain.yaml", "a.yaml"]
+    assert [path.name for path in written_files] == ["a-pretrain.yaml", "a.yaml"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "more.txt"]
 
 
 def refuse_to_write(monkeypatch, number: int) -> list[Path]:
-    """Let the file of this number, from 1, fail to be written; return the list that all files are added to.
+    """Make writing file `number` (from 1) fail; return a list to which all written files are added.
 
-    A recipe that is only tried, in a scratch folder, does not count.
+    A recipe that is only tested, in a scratch folder, does not count.
     """
-    written: list[Path] = []
+    written_files: list[Path] = []
 
     def write(path: Path, content: str) -> None:
         if Path.cwd() in path.absolute().parents:
-            written.append(path)
-        if written[-1:] == [path] and len(written) == number:
+            written_files.append(path)
+        if written_files[-1:] == [path] and len(written_files) == number:
             raise WriteError(f"{path}: No space left on device")
         path.write_text(content)
 
     monkeypatch.setattr(recipe_new, "write_text", write)
-    return written
+    return written_files

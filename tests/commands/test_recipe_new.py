@@ -1,4 +1,4 @@
-"""`toolkit recipe new`: what it writes checks out as it is; what it assumed is said, what has nothing in it refused."""
+"""Test `toolkit recipe new`: its recipes are valid, it lists its assumptions, and it refuses useless data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = ["good", "bad", "very", "film", "the", "plot", "Größe", "is", "long", 
 
 @pytest.fixture
 def run(command_line, monkeypatch, tmp_path):
-    """Run `toolkit recipe new ARGUMENTS` in an empty folder; gives exit status, stdout, stderr."""
+    """Return a function that runs `toolkit ARGUMENTS` in an empty folder and returns exit status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     return command_line
 
@@ -61,7 +61,7 @@ def squad(path: Path, count: int = 40) -> Path:
 
 
 def class_table(folder: Path, name: str) -> Path:
-    """A table of each kind that people have."""
+    """Write a table of each usual kind."""
     rows, path = 60, folder / name
     columns = {"text": texts(rows), "label": labels(rows, 3)}
     if name == "comma.csv":
@@ -76,14 +76,14 @@ def class_table(folder: Path, name: str) -> Path:
     if name == "many.csv":
         return table(path, {"category": labels(231, 77), "utterance": texts(231)})
     if name == "quotes.csv":
-        said = [f'He said: "{text}",\nand then {{}} #: [it]' for text in columns["text"]]
+        quoted_texts = [f'He said: "{text}",\nand then {{}} #: [it]' for text in columns["text"]]
         links = [f"https://example.org/{number}/a-very-long-address" * 4 for number in range(rows)]
-        return table(path, {"a: b #c": said, 'the "label"': labels(rows, 2), "url": links})
+        return table(path, {"a: b #c": quoted_texts, 'the "label"': labels(rows, 2), "url": links})
     if name == "rare.csv":
         return table(path, {"text": texts(200), "label": ["no"] * 197 + ["yes", "yes", "yes"]})
     if name == "chinese.csv":
-        said = [f"这部电影很好看第{n}次我喜欢" for n in range(rows)]
-        return table(path, {"评论": said, "标签": [0, 1] * 30})
+        quoted_texts = [f"这部电影很好看第{n}次我喜欢" for n in range(rows)]
+        return table(path, {"评论": quoted_texts, "标签": [0, 1] * 30})
     if name == "long.jsonl":
         long = [" ".join(texts(40)) for _ in range(rows)]
         lines = [{"body": text, "stars": number % 5, "id": f"{number:032x}"} for number, text in enumerate(long)]
@@ -98,7 +98,7 @@ def class_table(folder: Path, name: str) -> Path:
 
 TABLES = ["comma.csv", "semicolon.csv", "tabs.tsv", "pipe.csv", "many.csv", "quotes.csv", "rare.csv", "chinese.csv",
           "long.jsonl", "list.json", "rows.parquet"]  # fmt: skip
-CHOSEN = {
+EXPECTED_COLUMNS = {
     "semicolon.csv": ("Kommentar", "Sterne"), "pipe.csv": ("what was said", "y"), "many.csv": ("utterance", "category"),
     "quotes.csv": ("a: b #c", 'the "label"'), "chinese.csv": ("评论", "标签"), "long.jsonl": ("body", "stars"),
     "list.json": ("text", "spam"),
@@ -106,18 +106,18 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_recipe_of_a_table_checks_out_as_it_is_written(run, tmp_path, name):
+def test_the_recipe_of_a_table_is_valid(run, tmp_path, name):
     status, out, err = run("recipe", "new", class_table(tmp_path, name).name)
     path = f"{Path(name).stem}.yaml"
     assert (status, err) == (0, "") and out.endswith(f"wrote {path}; next: toolkit finetune {path}\n")
     assert run("recipe", "check", path)[::2] == (0, "")
     recipe = load_recipe(path)
-    assert (recipe.data.text, recipe.data.label) == CHOSEN.get(name, ("text", "label"))
+    assert (recipe.data.text, recipe.data.label) == EXPECTED_COLUMNS.get(name, ("text", "label"))
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         assert not line or line.endswith(":") or "# " in line, f"{path}:{number} has no comment"
 
 
-def test_what_was_assumed_is_said_and_stands_in_the_recipe(run, tmp_path):
+def test_assumptions_are_printed_and_written_into_the_recipe(run, tmp_path):
     class_table(tmp_path, "semicolon.csv")
     _, out, _ = run("recipe", "new", "semicolon.csv")
     assert "semicolon.csv is not utf-8 (byte " in out and "it seems to be cp1252 ('Größe')" in out
@@ -130,14 +130,14 @@ def test_what_was_assumed_is_said_and_stands_in_the_recipe(run, tmp_path):
     assert "# 3 labels: 1 33%, 2 33%, 5 33%." in Path("semicolon.yaml").read_text()
 
 
-def test_a_rare_label_is_said(run, tmp_path):
+def test_a_rare_label_is_reported(run, tmp_path):
     class_table(tmp_path, "rare.csv")
     assert "yes is rare: watch macro_f1" in run("recipe", "new", "rare.csv")[1]
 
 
-def test_files_beside_a_training_file_are_its_other_splits(run, tmp_path):
-    for split in ("train", "dev", "test"):
-        table(tmp_path / "reviews" / f"my_{split}.csv", {"text": texts(30), "label": labels(30, 2)})
+def test_files_next_to_a_training_file_are_its_other_splits(run, tmp_path):
+    for split_name in ("train", "dev", "test"):
+        table(tmp_path / "reviews" / f"my_{split_name}.csv", {"text": texts(30), "label": labels(30, 2)})
     assert run("recipe", "new", "reviews/my_train.csv")[0] == 0
     files = load_recipe("my_train.yaml").data.files
     names = ("reviews/my_train.csv", "reviews/my_dev.csv", "reviews/my_test.csv")
@@ -148,7 +148,7 @@ def test_files_beside_a_training_file_are_its_other_splits(run, tmp_path):
     assert load_recipe("whole.yaml").data.files == files
 
 
-def test_a_file_whose_name_says_nothing_gives_the_recipe_its_folder_s(run, tmp_path):
+def test_a_file_with_a_general_name_gives_the_recipe_the_name_of_its_folder(run, tmp_path):
     table(tmp_path / "reviews 2024" / "train.csv", {"text": texts(30), "label": labels(30, 2)})
     assert "wrote reviews_2024.yaml" in run("recipe", "new", "reviews 2024/train.csv")[1]
     (tmp_path / "elsewhere").mkdir()
@@ -167,8 +167,8 @@ def test_questions_texts_and_folders_of_texts(run, tmp_path):
     assert run("recipe", "new", "questions.json")[::2] == (0, "")
     assert run("recipe", "check", "questions.yaml")[0] == 0
     assert load_recipe("questions.yaml").task == "question_answering"
-    moved = squad(tmp_path / "moved.json").read_text().replace('"answer_start": 15', '"answer_start": 14')
-    (tmp_path / "moved.json").write_text(moved)
+    misplaced_answers = squad(tmp_path / "moved.json").read_text().replace('"answer_start": 15', '"answer_start": 14')
+    (tmp_path / "moved.json").write_text(misplaced_answers)
     status, out, err = run("recipe", "new", "moved.json")
     assert (status, err) == (0, "") and "40 of 40 questions have answers that do not stand where answer_start" in out
     assert run("recipe", "check", "moved.yaml")[0] == 0
@@ -181,8 +181,8 @@ def test_questions_texts_and_folders_of_texts(run, tmp_path):
     call_without_progress(Dataset.from_dict({**rows, "answers": answers}).to_parquet, str(tmp_path / "flat.parquet"))
     assert run("recipe", "new", "flat.parquet")[::2] == (0, "")
     assert run("recipe", "check", "flat.yaml")[0] == 0
-    one = {**rows, "context": ["At the sea."] * 20, "answers": answers}
-    call_without_progress(Dataset.from_dict(one).to_parquet, str(tmp_path / "one.parquet"))
+    one_context = {**rows, "context": ["At the sea."] * 20, "answers": answers}
+    call_without_progress(Dataset.from_dict(one_context).to_parquet, str(tmp_path / "one.parquet"))
     assert "one.parquet: all questions are about one text" in run("recipe", "new", "one.parquet")[2]
     prose = "\n\n".join(texts(3000))
     for name in ("the-novel.txt", "novels/first part.txt", "novels/2.txt", "kinds/plays/a.txt", "kinds/poems/b.txt"):
@@ -234,16 +234,16 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_learned_is_one_line_and_nothing_is_written(run, tmp_path, name):
-    content, expected = BAD[name]
+def test_useless_data_is_reported_in_one_line_and_nothing_is_written(run, tmp_path, name):
+    content, expected_error = BAD[name]
     (tmp_path / name).write_bytes(content)
     status, out, err = run("recipe", "new", name)
-    assert status == 2 and expected in err and err.count("\n") == 1 and "Traceback" not in out + err
+    assert status == 2 and expected_error in err and err.count("\n") == 1 and "Traceback" not in out + err
     assert str(tmp_path.parent) not in err and [path.name for path in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "expected_error"),
     [
         (["nowhere.csv"], "nowhere.csv: no such file or folder"),
         (["folder"], "folder/below: holds no data; it should hold files that end in one of .csv"),
@@ -261,16 +261,16 @@ def test_what_cannot_be_learned_is_one_line_and_nothing_is_written(run, tmp_path
         (["a.txt", "--label", "x"], "--missing-labels are for classification, not for language_modeling"),
     ],
 )
-def test_wrong_arguments_are_one_line(run, tmp_path, arguments, expected):
+def test_wrong_arguments_are_reported_in_one_line(run, tmp_path, arguments, expected_error):
     columns = {"id": list(range(40)), "text": texts(40), "label": labels(40, 2)}
     table(tmp_path / "a.csv", columns)
     (tmp_path / "a.txt").write_text("words")
     (tmp_path / "there.yaml").write_text("mine")
     (tmp_path / "folder" / "below").mkdir(parents=True)
-    before = sorted(tmp_path.rglob("*"))
+    initial_paths = sorted(tmp_path.rglob("*"))
     status, _, err = run("recipe", "new", *arguments)
-    assert status == 2 and expected in err and err.count("\n") == 1
-    assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "there.yaml").read_text() == "mine"
+    assert status == 2 and expected_error in err and err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == initial_paths and (tmp_path / "there.yaml").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -278,13 +278,13 @@ def test_wrong_arguments_are_one_line(run, tmp_path, arguments, expected):
     ["a b", "yes", "null", "1", "a: b", "# x", 'say "x" \\', "é\n\t\x85\u2028", "", "- a", "Ω", "\x1b[0m", 'a"\x07\\',
      [1, "a, b"], {"a": None}, 0.0015, 1e-5],
 )  # fmt: skip
-def test_every_value_is_read_as_it_was_written(tmp_path, value):
+def test_every_value_survives_a_round_trip(tmp_path, value):
     (tmp_path / "x.yaml").write_text(f"key: {format_scalar(value)}\n", encoding="utf-8", newline="")
     values, _ = read(tmp_path / "x.yaml", ())
     assert values == {"key": value}
 
 
-def test_steps_are_minutes_for_little_and_for_much_data():
+def test_steps_take_minutes_for_small_and_large_data():
     for rows in (10, 100, 1000, 10_000, 10**5, 10**6, 10**7):
         for length in (32, 64, 256, 1024):
             steps = choose_steps(rows, length)
@@ -297,25 +297,25 @@ def test_few_labels_get_few_passes_and_little_data_the_steps_to_learn_anything()
     assert choose_epochs(2, 1440, 1024) == 8 and choose_epochs(2, 200, 64) > 20
 
 
-def test_as_many_pieces_are_chosen_as_the_texts_give():
+def test_the_number_of_pieces_depends_on_the_texts():
     from models.reformer.tokenizer import train_sentencepiece
 
-    asked = []
+    numbers_of_pieces = []
 
     def train(texts, pieces, folder):
-        asked.append(pieces)
+        numbers_of_pieces.append(pieces)
         return train_sentencepiece(texts, pieces, folder)
 
     words = ["".join(random.Random(number).choices("abcdefghijklmnop", k=7)) for number in range(1500)]
     texts = [f"{words[number % 1500]} and {words[number % 1499]}" for number in range(20_000)]
-    found = choose_tokens(texts, 10**6, train)
-    assert asked[0] == MAX_PIECES and len(asked) > 1 and found.pieces == asked[-1]
-    same = ["the same few words"] * 1000
-    assert choose_tokens(same, 10**6, train).pieces is None
+    tokens = choose_tokens(texts, 10**6, train)
+    assert numbers_of_pieces[0] == MAX_PIECES and len(numbers_of_pieces) > 1 and tokens.pieces == numbers_of_pieces[-1]
+    equal_texts = ["the same few words"] * 1000
+    assert choose_tokens(equal_texts, 10**6, train).pieces is None
 
 
 @pytest.mark.parametrize("counts", [[2, 2], [2, 1], [3, 1, 1], [500, 500], [197, 3], [10**6, 5], [30] * 77])
-def test_of_every_data_set_some_rows_are_held_out(counts):
+def test_some_rows_of_every_data_set_are_held_out(counts):
     share = choose_held_out_share(counts)
     assert 0 < share < 1 and any(min(round(count * share), count - 1) for count in counts)
 
@@ -334,8 +334,7 @@ def test_a_new_recipe_trains(run, tmp_path):
 
 
 def test_two_recipes_pretrain_on_texts_and_start_from_their_model(run, tmp_path):
-    """Plain text, files and folders of it, or the table itself; both recipes check out, the second once there is a
-    model."""
+    """Test plain text, files and folders of text, and the table itself; the second recipe needs a trained model."""
     table(tmp_path / "few.csv", {"text": texts(40), "label": labels(40, 2)})
     (tmp_path / "more").mkdir()
     for number in range(10):
@@ -378,7 +377,7 @@ def test_both_recipes_train_one_after_the_other(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_error"),
     [
         (["few.csv", "--pretrain", "nothing.txt"], "nothing.txt: no such file or folder"),
         (["few.csv", "--pretrain", "few.csv", "--pretrain", "a.txt"], "few.csv: is a table; --pretrain takes text"),
@@ -387,13 +386,15 @@ def test_both_recipes_train_one_after_the_other(run, tmp_path):
         (["few.csv", "--pretrain", "blank.txt"], "blank.txt"),
     ],
 )
-def test_texts_that_cannot_be_pretrained_on_are_refused_and_nothing_is_written(run, tmp_path, arguments, said):
+def test_texts_that_cannot_be_pretrained_on_are_refused_and_nothing_is_written(
+    run, tmp_path, arguments, expected_error
+):
     table(tmp_path / "few.csv", {"text": texts(40), "label": labels(40, 2)})
     squad(tmp_path / "asked.json")
     (tmp_path / "a.txt").write_text("\n\n".join(texts(300)))
     (tmp_path / "blank.txt").write_text(" \n")
     status, _, err = run("recipe", "new", *arguments)
-    assert status == 2 and said in err and not list(tmp_path.glob("*.yaml"))
+    assert status == 2 and expected_error in err and not list(tmp_path.glob("*.yaml"))
 
 
 def test_long_texts_are_read_in_windows(run, tmp_path):

@@ -1,5 +1,7 @@
-"""`toolkit recipe new` of the shapes in which tables are published: the recipe is for the task that the data is, or the
-refusal says why, and which option tells."""
+"""Test `toolkit recipe new` with the usual shapes of published tables.
+
+The recipe fits the task of the data; otherwise the error gives the reason and names the option to set.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +26,37 @@ def sets(count: int) -> list[list[str]]:
 
 
 def several(folder: Path, name: str) -> Path:
-    """A table with several labels per text."""
-    said, some = texts(90), sets(90)
+    """Write a table with several labels per text."""
+    sentences, label_sets = texts(90), sets(90)
     if name == "ids.csv":
-        return table(folder / name, {"text": said, "labels": [",".join(str(KINDS.index(k)) for k in s) for s in some]})
+        return table(
+            folder / name, {"text": sentences, "labels": [",".join(str(KINDS.index(k)) for k in s) for s in label_sets]}
+        )
     if name == "blanks.csv":
-        return table(folder / name, {"text": said, "label": [" ".join(str(KINDS.index(k)) for k in s) for s in some]})
+        return table(
+            folder / name, {"text": sentences, "label": [" ".join(str(KINDS.index(k)) for k in s) for s in label_sets]}
+        )
     if name == "names.tsv":
-        return table(folder / name, {"text": said, "tags": [" | ".join(s) for s in some[:-1]] + [""]}, "\t")
+        return table(folder / name, {"text": sentences, "tags": [" | ".join(s) for s in label_sets[:-1]] + [""]}, "\t")
     if name == "arrays.csv":
-        arrays = [f"[{' '.join(str(KINDS.index(k)) for k in s)}]" for s in some]
-        return table(folder / name, {"text": said, "labels": arrays})
+        arrays = [f"[{' '.join(str(KINDS.index(k)) for k in s)}]" for s in label_sets]
+        return table(folder / name, {"text": sentences, "labels": arrays})
     if name == "written.csv":
-        return table(folder / name, {"id": list(range(90)), "text": said, "labels": [str(s) for s in some]})
+        return table(folder / name, {"id": list(range(90)), "text": sentences, "labels": [str(s) for s in label_sets]})
     if name == "columns.csv":
-        return table(folder / name, {"text": said, **{kind: [int(kind in s) for s in some] for kind in KINDS}})
+        return table(
+            folder / name, {"text": sentences, **{kind: [int(kind in s) for s in label_sets] for kind in KINDS}}
+        )
     if name == "truth.jsonl":
-        rows = [{"comment": t, **{kind: kind in s for kind in KINDS}} for t, s in zip(said, some, strict=True)]
+        rows = [
+            {"comment": t, **{kind: kind in s for kind in KINDS}} for t, s in zip(sentences, label_sets, strict=True)
+        ]
     elif name == "nested.jsonl":
-        rows = [{"text": t, "of": {kind: kind in s for kind in KINDS}} for t, s in zip(said, some, strict=True)]
+        rows = [
+            {"text": t, "of": {kind: kind in s for kind in KINDS}} for t, s in zip(sentences, label_sets, strict=True)
+        ]
     else:
-        rows = [{"text": t, "labels": s} for t, s in zip(said, some, strict=True)]
+        rows = [{"text": t, "labels": s} for t, s in zip(sentences, label_sets, strict=True)]
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder / name
 
@@ -96,7 +108,7 @@ def test_columns_of_0_and_1_are_one_label_if_another_column_is_the_label_or_one_
         ("stars", ["0.0", "1.0", "2.0"]),
     ],
 )
-def test_one_label_with_a_comma_a_blank_or_a_figure_in_it_stays_one(run, tmp_path, column, values):  # noqa: F811
+def test_one_label_with_a_comma_a_blank_or_a_digit_is_not_divided(run, tmp_path, column, values):  # noqa: F811
     table(tmp_path / "a.csv", {"text": texts(60), column: values * 20})
     assert run("recipe", "new", "a.csv")[::2] == (0, "")
     assert (load_recipe("a.yaml").data.label, load_recipe("a.yaml").data.problem_type) == (column, "single_label")
@@ -122,14 +134,14 @@ def test_numbers_are_predicted_as_numbers(run, tmp_path, column, values):  # noq
 
 
 @pytest.mark.parametrize("value", ["$1,2{}.50", "12,{} €", "1{} %"])
-def test_numbers_in_other_writing_are_named(run, tmp_path, value):  # noqa: F811
+def test_numbers_in_other_formats_are_reported(run, tmp_path, value):  # noqa: F811
     table(tmp_path / "a.csv", {"text": texts(60), "price": [value.format(f"{n:02}") for n in range(60)]})
-    expected = f"price holds {value.format('00')!r}, which is no number (1234.5 is one)"
-    assert expected in run("recipe", "new", "a.csv")[2]
-    assert expected in run("recipe", "new", "a.csv", "--label", "price")[2]
+    expected_error = f"price holds {value.format('00')!r}, which is no number (1234.5 is one)"
+    assert expected_error in run("recipe", "new", "a.csv")[2]
+    assert expected_error in run("recipe", "new", "a.csv", "--label", "price")[2]
 
 
-def test_decimal_commas_are_asked_about(run, tmp_path):  # noqa: F811
+def test_decimal_commas_require_a_choice(run, tmp_path):  # noqa: F811
     table(tmp_path / "a.csv", {"text": texts(60), "stars": [f"{n % 9 / 2}".replace(".", ",") for n in range(60)]})
     err = run("recipe", "new", "a.csv")[2]
     assert "stars holds '0,0', which is no number (1234.5 is one); mend the column, or say what it holds" in err
@@ -138,12 +150,12 @@ def test_decimal_commas_are_asked_about(run, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("values", [["1,200", "900", "2,200", "900.50"], ["1", "1,5", "2", "2,5"]])
-def test_a_price_with_commas_is_no_set_of_labels(run, tmp_path, values):  # noqa: F811
+def test_a_price_with_commas_is_not_a_set_of_labels(run, tmp_path, values):  # noqa: F811
     table(tmp_path / "a.csv", {"text": texts(60), "price": values * 15})
     assert "which is no number (1234.5 is one)" in run("recipe", "new", "a.csv")[2]
 
 
-def test_pairs_of_ids_are_labels_by_their_name_or_when_told(run, tmp_path):  # noqa: F811
+def test_pairs_of_ids_are_labels_by_their_name_or_on_request(run, tmp_path):  # noqa: F811
     pairs = ["1,2", "2,3", "1,3", "3,4", "1,4", "2,4"] * 10
     table(tmp_path / "a.csv", {"text": texts(60), "labels": pairs})
     assert run("recipe", "new", "a.csv")[0] == 0
@@ -152,7 +164,7 @@ def test_pairs_of_ids_are_labels_by_their_name_or_when_told(run, tmp_path):  # n
     assert load_recipe("a.yaml").data.label_separator == load_recipe("b.yaml").data.label_separator == ","
 
 
-def test_the_second_of_several_pairs_and_lists_of_counts_are_not_taken(run, tmp_path):  # noqa: F811
+def test_second_pairs_and_lists_of_counts_are_not_used(run, tmp_path):  # noqa: F811
     rows = [
         {"source1": "none at all", "source2": "none at all", "sentence1": text, "sentence2": text, "parse1": text * 3,
          "parse2": text * 3, "helpful": [number % 3, 3], "overall": float(number % 5)}
@@ -164,14 +176,14 @@ def test_the_second_of_several_pairs_and_lists_of_counts_are_not_taken(run, tmp_
     assert (data.text, data.label, data.problem_type) == (["sentence1", "sentence2"], "overall", "single_label")
 
 
-def test_answers_that_are_written_anew_are_said_to_be_so(run, tmp_path):  # noqa: F811
-    asked = questions()
+def test_answers_outside_of_the_context_are_reported(run, tmp_path):  # noqa: F811
+    columns = questions()
     free = [f"because of {number}" for number in range(40)]
-    table(tmp_path / "a.csv", {"question": asked["question"], "context": asked["context"], "answer": free})
+    table(tmp_path / "a.csv", {"question": columns["question"], "context": columns["context"], "answer": free})
     assert "few answers in answer are in their context, where one could be found" in run("recipe", "new", "a.csv")[2]
 
 
-def test_the_problem_can_be_told(run, tmp_path):  # noqa: F811
+def test_the_problem_can_be_set(run, tmp_path):  # noqa: F811
     table(tmp_path / "a.csv", {"text": texts(60), "stars": [1, 2, 4] * 20, "tags": ["a, b", "c, d"] * 30})
     assert run("recipe", "new", "a.csv", "--label", "stars", "--problem-type", "regression")[::2] == (0, "")
     assert load_recipe("a.yaml").data.problem_type == "regression"
@@ -207,7 +219,7 @@ def test_two_texts_are_read_together(run, tmp_path, first, second):  # noqa: F81
     assert load_recipe("d.yaml").data.text == [second, first]
 
 
-def test_missing_labels_are_counted_and_left_out_when_asked(run, tmp_path):  # noqa: F811
+def test_missing_labels_are_counted_and_omitted_on_request(run, tmp_path):  # noqa: F811
     blank = ["", " ", *labels(58, 2)]
     table(tmp_path / "a.csv", {"text": texts(60), "label": blank[2:] + blank[:2]})
     err = run("recipe", "new", "a.csv")[2]
@@ -220,7 +232,7 @@ def test_missing_labels_are_counted_and_left_out_when_asked(run, tmp_path):  # n
     assert "2 of 60 train rows have no label and are left out" in run("recipe", "check", "a.yaml")[1]
 
 
-def test_labels_that_another_split_lacks_are_left_out_too(run, tmp_path):  # noqa: F811
+def test_missing_labels_of_another_split_are_omitted_too(run, tmp_path):  # noqa: F811
     table(tmp_path / "train.csv", {"text": texts(60), "label": labels(60, 2)})
     table(tmp_path / "valid.csv", {"text": texts(30), "label": ["", *labels(29, 2)]})
     err = run("recipe", "new", "train.csv", "-o", "a.yaml")[2]
@@ -230,12 +242,12 @@ def test_labels_that_another_split_lacks_are_left_out_too(run, tmp_path):  # noq
 
 
 @pytest.mark.parametrize("kind", ["words", "numbers"])
-def test_nan_is_asked_about(run, tmp_path, kind):  # noqa: F811
-    known = labels(57, 3) if kind == "words" else [number / 4 for number in range(57)]
-    table(tmp_path / "a.csv", {"text": texts(60), "label": [*known, "nan", "nan", ""]})
+def test_nan_requires_a_choice(run, tmp_path, kind):  # noqa: F811
+    known_labels = labels(57, 3) if kind == "words" else [number / 4 for number in range(57)]
+    table(tmp_path / "a.csv", {"text": texts(60), "label": [*known_labels, "nan", "nan", ""]})
     err = run("recipe", "new", "a.csv")[2]
     assert "1 of 60 rows have no label, the first is row 60" in err
-    table(tmp_path / "a.csv", {"text": texts(60), "label": ["nan", *known, "nan", "nan"]})
+    table(tmp_path / "a.csv", {"text": texts(60), "label": ["nan", *known_labels, "nan", "nan"]})
     err = run("recipe", "new", "a.csv")[2]
     assert (
         "3 of 60 rows have nan as their label, the first is row 1: --missing-labels drop leaves them out, keep" in err
@@ -247,7 +259,7 @@ def test_nan_is_asked_about(run, tmp_path, kind):  # noqa: F811
     assert ("4 labels" in out) if kind == "words" else ("nan is no number; --missing-labels drop" in err)
 
 
-def test_floats_that_are_whole_are_labels(run, tmp_path):  # noqa: F811
+def test_integral_floats_are_labels(run, tmp_path):  # noqa: F811
     rows = {"text": texts(60), "label": [0.0, 1.0, None] * 20}
     call_without_progress(Dataset.from_dict(rows).to_parquet, str(tmp_path / "a.parquet"))
     assert "20 of 60 rows have no label, the first is row 3" in run("recipe", "new", "a.parquet")[2]
@@ -256,7 +268,7 @@ def test_floats_that_are_whole_are_labels(run, tmp_path):  # noqa: F811
     assert load_recipe("a.yaml").data.problem_type == "single_label"
 
 
-def test_why_no_column_is_a_label(run, tmp_path):  # noqa: F811
+def test_the_reason_for_a_missing_label_column_is_reported(run, tmp_path):  # noqa: F811
     names = [f"name {number}" for number in range(60)]
     table(tmp_path / "a.csv", {"text": texts(60), "id": list(range(60)), "name": names[:40] + names[:20]})
     assert "every value of id is another; name has 40 values; name one with --label" in run("recipe", "new", "a.csv")[2]
@@ -266,9 +278,9 @@ def questions(count: int = 40) -> dict[str, list]:
     places, answers = [n * 7 % 50 + 1910 for n in range(count)], []
     contexts = [f"House {n} was built by the sea in {place}; in {place}, not later." for n, place in enumerate(places)]
     answers = [str(place) for place in places]
-    asked = [f"When was house {n} built?" for n in range(count)]
+    question_texts = [f"When was house {n} built?" for n in range(count)]
     starts = [context.index(answer) for context, answer in zip(contexts, answers, strict=True)]
-    return {"question": asked, "context": contexts, "answer": answers, "answer_start": starts}
+    return {"question": question_texts, "context": contexts, "answer": answers, "answer_start": starts}
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -281,7 +293,7 @@ def questions(count: int = 40) -> dict[str, list]:
         ({"answer": "text"}, None),
     ],
 )
-def test_questions_in_a_table_with_or_without_the_places_of_answers(run, tmp_path, kind, names, note):  # noqa: F811
+def test_questions_in_a_table_with_or_without_answer_positions(run, tmp_path, kind, names, note):  # noqa: F811
     columns = {new: values for name, values in questions().items() if (new := names.get(name, name))}
     if kind == "csv":
         table(tmp_path / "a.csv", columns)
@@ -292,23 +304,25 @@ def test_questions_in_a_table_with_or_without_the_places_of_answers(run, tmp_pat
     assert (status, err) == (0, "") and "40 questions about 40 texts" in out
     assert note is None or note in out
     recipe = load_recipe("a.yaml")
-    asked = [recipe.data.question, recipe.data.context, recipe.data.answers]
-    assert (recipe.task, asked) == ("question_answering", list(columns)[:3])
+    column_names = [recipe.data.question, recipe.data.context, recipe.data.answers]
+    assert (recipe.task, column_names) == ("question_answering", list(columns)[:3])
     assert run("recipe", "check", "a.yaml")[::2] == (0, "")
 
 
-def test_a_question_whose_answer_is_no_part_of_its_passage_is_a_pair_with_a_label(run, tmp_path):  # noqa: F811
-    asked = questions()
-    table(tmp_path / "a.csv", {**{name: asked[name] for name in ("question", "context")}, "answer": ["yes", "no"] * 20})
+def test_a_question_with_an_answer_outside_its_passage_is_a_labeled_pair(run, tmp_path):  # noqa: F811
+    columns = questions()
+    table(
+        tmp_path / "a.csv", {**{name: columns[name] for name in ("question", "context")}, "answer": ["yes", "no"] * 20}
+    )
     assert run("recipe", "new", "a.csv")[::2] == (0, "")
     data = load_recipe("a.yaml").data
     assert (data.text, data.label) == (["question", "context"], "answer")
 
 
-def test_a_blank_answer_is_a_question_without_one_and_counted(run, tmp_path):  # noqa: F811
-    asked = questions()
-    asked["answer"][3] = asked["answer_start"][3] = ""
-    table(tmp_path / "a.csv", asked)
+def test_a_blank_answer_is_counted_as_no_answer(run, tmp_path):  # noqa: F811
+    columns = questions()
+    columns["answer"][3] = columns["answer_start"][3] = ""
+    table(tmp_path / "a.csv", columns)
     assert "1 questions have no answer" in run("recipe", "new", "a.csv")[1]
 
 
@@ -321,7 +335,7 @@ def works(folder: Path, count: int) -> None:
         file.write_text("\n".join(" ".join(draw.choices(words, k=9)) for _ in range(500)))
 
 
-def test_a_few_whole_works_in_folders_are_a_language_model_and_many_a_classifier(run, tmp_path):  # noqa: F811
+def test_a_few_complete_works_are_a_language_model_and_many_a_classifier(run, tmp_path):  # noqa: F811
     works(tmp_path / "plays", 3)
     status, out, err = run("recipe", "new", "plays")
     assert (status, err) == (0, "") and "--task classification tells them apart" in out
@@ -334,7 +348,7 @@ def test_a_few_whole_works_in_folders_are_a_language_model_and_many_a_classifier
     assert load_recipe("more.yaml").task == "classification"
 
 
-def test_a_text_whose_documents_are_lines_gets_a_recipe_or_is_told_what_a_document_is(run, tmp_path):  # noqa: F811
+def test_a_text_of_lines_gets_a_recipe_or_an_explanation_of_documents(run, tmp_path):  # noqa: F811
     (tmp_path / "lines.txt").write_text("\n".join(texts(400, 20)))
     assert run("recipe", "new", "lines.txt")[::2] == (0, "")
     assert run("recipe", "check", "lines.yaml")[::2] == (0, "")
@@ -343,7 +357,7 @@ def test_a_text_whose_documents_are_lines_gets_a_recipe_or_is_told_what_a_docume
     assert "documents, too few for train, validation, test (a document is 4,000 characters or more, to a blank" in err
 
 
-def test_a_check_trains_the_pieces_that_a_run_would(run, tmp_path):  # noqa: F811
+def test_a_check_trains_the_same_pieces_as_a_run(run, tmp_path):  # noqa: F811
     (tmp_path / "lines.txt").write_text("\n".join(texts(400, 20)))
     assert run("recipe", "new", "lines.txt")[0] == 0
     status, _, err = run("recipe", "check", "lines.yaml", "tokenizer.vocab_size=4000")
@@ -359,7 +373,7 @@ def jsonl(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def test_short_texts_are_told_from_long_labels(run, tmp_path):  # noqa: F811
+def test_short_texts_are_distinguished_from_long_labels(run, tmp_path):  # noqa: F811
     kinds = ["intent_outage_that_is_fixed", "intent_outage_that_is_open"] * 30
     table(tmp_path / "a.csv", {"a": [f"{number} down" for number in range(60)], "b": kinds})
     assert run("recipe", "new", "a.csv")[::2] == (0, "")
@@ -377,7 +391,7 @@ def test_a_title_is_read_together_with_its_text(run, tmp_path):  # noqa: F811
     long = [" ".join(texts(40)) for _ in range(60)]
     table(tmp_path / "b.csv", {**columns, "Description": [f"{text} {number}" for number, text in enumerate(long)]})
     assert run("recipe", "new", "b.csv")[0] == 0
-    assert load_recipe("b.yaml").data.text == "Description"  # to be read in windows
+    assert load_recipe("b.yaml").data.text == "Description"  # read in windows
     table(tmp_path / "c.csv", {**columns, "Title": ["", *columns["Title"][1:]]})
     assert run("recipe", "new", "c.csv")[0] == 0
     assert isinstance(load_recipe("c.yaml").data.text, str)
@@ -387,7 +401,7 @@ def test_a_title_is_read_together_with_its_text(run, tmp_path):  # noqa: F811
     assert load_recipe("d.yaml").data.text == "text"
 
 
-def test_a_guess_is_called_one_and_names_the_option(run, tmp_path):  # noqa: F811
+def test_a_guess_is_reported_with_its_option(run, tmp_path):  # noqa: F811
     columns = {"first": texts(60), "second": texts(60, words=7), "bias": ["a", "b"] * 30, "hate": ["x", "x", "y"] * 20}
     table(tmp_path / "a.csv", columns)
     _, out, _ = run("recipe", "new", "a.csv")
@@ -399,7 +413,7 @@ def test_a_guess_is_called_one_and_names_the_option(run, tmp_path):  # noqa: F81
     assert "guess" not in run("recipe", "new", "c.csv")[1]
 
 
-def test_texts_that_are_missing_in_some_rows_are_left_out(run, tmp_path):  # noqa: F811
+def test_rows_without_a_text_are_omitted(run, tmp_path):  # noqa: F811
     rows = [{"stars": number % 3, "name": "N. N.", "review": text} for number, text in enumerate(texts(60))]
     rows[4].pop("review")
     rows[5]["review"] = " "
@@ -415,7 +429,7 @@ def test_texts_that_are_missing_in_some_rows_are_left_out(run, tmp_path):  # noq
     assert status == 2 and "1 of 60 rows of the train split have no review, the first is row 5; data.missing_te" in err
 
 
-def test_texts_that_only_a_test_lacks_are_left_out_too(run, tmp_path):  # noqa: F811
+def test_rows_without_a_text_in_the_test_split_are_omitted_too(run, tmp_path):  # noqa: F811
     jsonl(tmp_path / "train.jsonl", [{"text": text, "label": n % 2} for n, text in enumerate(texts(40))])
     jsonl(
         tmp_path / "test.jsonl", [{"text": None if n == 3 else text, "label": n % 2} for n, text in enumerate(texts(9))]
@@ -449,6 +463,6 @@ def test_a_title_above_the_header_of_a_csv_file_is_named(run, tmp_path):  # noqa
     path.write_text("Survey 2024,,\n" + path.read_text())
     status, _, err = run("recipe", "new", "a.csv")
     assert status == 2 and err.startswith("error: a.csv:1: 'Survey 2024' is a title above the table; delete its line")
-    # A column without a name is no title, nor is a header above cells that may be empty.
+    # Neither a column without a name nor a header above possibly empty cells is a title.
     table(tmp_path / "b.csv", {"": list(range(60)), "text": texts(60), "label": labels(60, 3)})
     assert run("recipe", "new", "b.csv")[0] == 0

@@ -1,4 +1,4 @@
-"""`toolkit serve`: what it answers is what `toolkit predict` and `generate` say; what it refuses, it says in a line."""
+"""Test `toolkit serve`: it answers like `toolkit predict` and `generate`, and refuses a request with one line."""
 
 from __future__ import annotations
 
@@ -53,27 +53,30 @@ def console() -> Console:
 
 
 def ask(url: str, body: object = None, **headers: str) -> tuple[int, dict]:
-    """Status and JSON of an answer."""
+    """Return the status and the JSON content of a response."""
     content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-    sent = urllib.request.Request(url, content, {**({} if content is None else JSON), **headers})
+    request = urllib.request.Request(url, content, {**({} if content is None else JSON), **headers})
     try:
-        with urllib.request.urlopen(sent, timeout=HANGS) as answer:
+        with urllib.request.urlopen(request, timeout=HANGS) as answer:
             return answer.status, json.load(answer)
-    except urllib.error.HTTPError as refused:
-        return refused.code, json.load(refused)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
 
 
 @contextlib.contextmanager
-def served(run: Path, *options: str, ended_by: int = signal.SIGINT):
-    """The real server in a process of its own; gives its address. It ends with the signal's status and a line."""
+def serve_run(run: Path, *options: str, ended_by: int = signal.SIGINT):
+    """Start the real server in a separate process and yield its address.
+
+    The signal `ended_by` stops it; it exits with the signal's status and prints one line.
+    """
     command = [sys.executable, "-m", "toolkit", "serve", str(run), "--port", "0", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
         try:
-            said = process.stdout.readline()
-            found = re.search(r"http://\S+(?=/ until Ctrl-C)", said)
-            assert found, said
-            yield found[0]
+            first_line = process.stdout.readline()
+            address = re.search(r"http://\S+(?=/ until Ctrl-C)", first_line)
+            assert address, first_line
+            yield address[0]
         finally:
             process.send_signal(ended_by)
             error = process.communicate(timeout=HANGS)[1]
@@ -91,29 +94,29 @@ def run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
 
 @pytest.fixture(scope="module")
 def url(run):
-    with served(run, ended_by=signal.SIGTERM) as url:
+    with serve_run(run, ended_by=signal.SIGTERM) as url:
         yield url
 
 
-def labelled(run: Path, rows: list[dict], folder: Path) -> list[dict]:
-    """What `toolkit predict --input` writes beside the rows' own columns."""
+def label_rows(run: Path, rows: list[dict], folder: Path) -> list[dict]:
+    """Return the columns that `toolkit predict --input` adds to the rows."""
     target = folder / "labelled.jsonl"
     label_file(run, console(), write(folder / "rows.jsonl", rows), target, overwrite=True)
-    found = [{name: value for name, value in row.items() if name not in rows[0]} for row in read(target)]
-    for row in found:
+    predictions = [{name: value for name, value in row.items() if name not in rows[0]} for row in read(target)]
+    for row in predictions:
         if "predicted_labels" in row:
             row["predicted_labels"] = json.loads(row["predicted_labels"])
-    return found
+    return predictions
 
 
-def test_a_text_gets_what_toolkit_predict_gives_it_to_the_last_digit(run, url, tmp_path):
+def test_predictions_equal_those_of_toolkit_predict_to_the_last_digit(run, url, tmp_path):
     for texts in (["cat dog cow"], ["saw axe", "日本語 🙂", "a" * 90]):
-        status, found = ask(f"{url}/predict", {"text": texts if len(texts) > 1 else texts[0]})
-        assert (status, found["predictions"]) == (200, labelled(run, [{"text": text} for text in texts], tmp_path))
-    assert found["notes"] == {"a text longer than 64 tokens, which was cut": [2]}
+        status, response = ask(f"{url}/predict", {"text": texts if len(texts) > 1 else texts[0]})
+        assert (status, response["predictions"]) == (200, label_rows(run, [{"text": text} for text in texts], tmp_path))
+    assert response["notes"] == {"a text longer than 64 tokens, which was cut": [2]}
 
 
-def test_the_run_is_described_without_its_place(run, url):
+def test_the_run_is_described_without_its_path(run, url):
     assert ask(f"{url}/health") == (200, {"status": "ok"})
     status, about = ask(f"{url}/model")
     assert status == 200 and about["labels"] == sorted(WORDS) and about["length"] == 64
@@ -126,13 +129,13 @@ def test_the_page_loads_nothing_and_has_a_label_for_its_input(url):
         page, headers = answer.read().decode(), answer.headers
     assert "default-src 'none'" in page and headers["Content-Security-Policy"] == "frame-ancestors 'none'"
     assert "tiny &lt;b&gt;" in page and not re.search(r"(src|href)=\"?(http|//)|@import|url\(", page)
-    shown = [json.loads(html.unescape(found)) for found in re.findall(r'data-fields="([^"]*)"', page)]
-    assert len(shown) == 3 and all(fields.keys() == {"text"} and fields["text"] for fields in shown)
+    examples = [json.loads(html.unescape(attribute)) for attribute in re.findall(r'data-fields="([^"]*)"', page)]
+    assert len(examples) == 3 and all(fields.keys() == {"text"} and fields["text"] for fields in examples)
     assert '<section id="program" hidden>' in page and page.count(">Copy</button>") == 3
     assert re.findall(r"<(?:textarea|input|select)[^>]* id=\"(\w+)\"", page) == re.findall(r'<label for="(\w+)"', page)
 
 
-def test_many_at_once_all_get_their_own_answer(url):
+def test_concurrent_requests_each_get_their_own_answer(url):
     texts = [" ".join(words[:2]) for words in WORDS.values()] * 4
     with ThreadPoolExecutor(len(texts)) as clients:
         together = list(clients.map(lambda text: ask(f"{url}/predict", {"text": text}), texts))
@@ -140,20 +143,20 @@ def test_many_at_once_all_get_their_own_answer(url):
     assert len({json.dumps(answer) for answer in together}) == len(WORDS)
 
 
-def test_a_port_in_use_and_a_host_that_is_none_are_a_line(run, url, command_line):
+def test_a_port_in_use_and_an_unknown_host_are_reported_in_one_line(run, url, command_line):
     port = urlsplit(url).port
-    status, _, said = command_line("serve", run, "--port", port)
-    assert (status, said.count("\n")) == (2, 1) and said.startswith(f"error: --port {port}: Address already in use")
-    status, _, said = command_line("serve", run, "--host", "no such host")
-    assert (status, said) == (2, "error: --host no such host: is no address of this machine\n")
+    status, _, errors = command_line("serve", run, "--port", port)
+    assert (status, errors.count("\n")) == (2, 1) and errors.startswith(f"error: --port {port}: Address already in use")
+    status, _, errors = command_line("serve", run, "--host", "no such host")
+    assert (status, errors) == (2, "error: --host no such host: is no address of this machine\n")
 
 
-# -- what is refused, by a service of its own -------------------------------------------------------------------------
+# -- refused requests, with a separate service ------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def serving(service: Service, timeout: float = HANGS):
-    """The application on a real server in a thread; gives its address."""
+    """Run the application on a real server in a thread and yield its address."""
     app = make_app(service, Worker(), {}, "", {"localhost", "my-box"}, timeout)
     with open_socket("127.0.0.1", 0) as listening:
         server = make_server(app, timeout)
@@ -167,17 +170,17 @@ def serving(service: Service, timeout: float = HANGS):
 
 
 def answering(answer, timeout: float = HANGS):
-    """The same over a service that is none of Paddle's."""
+    """Run the application in a thread with a service that does not use Paddle; yields the address."""
     fields = {name: (requests.Texts, ...) for name in ("text", "pair")}
     request = create_model("T", __base__=requests._Request, **fields)
     return serving(Service("/predict", ("text", "pair"), request, answer), timeout)
 
 
-def echo(asked, advance):
-    return {"predictions": asked["text"]}
+def echo(fields, advance):
+    return {"predictions": fields["text"]}
 
 
-REFUSED = {
+REFUSED_REQUESTS = {
     "no JSON": (b"{", 400, "Invalid JSON: "),
     "no UTF-8": (b'{"text": "\xff"}', 400, "Invalid JSON: "),
     "half a character": (b'{"text": "\\ud800", "pair": "x"}', 400, "Invalid JSON: "),
@@ -196,17 +199,17 @@ REFUSED = {
 }
 
 
-def test_what_is_wrong_is_a_line_of_json():
+def test_faulty_requests_get_one_line_of_json():
     with answering(echo) as url:
-        for body, expected, line in REFUSED.values():
+        for body, expected_status, line in REFUSED_REQUESTS.values():
             status, answer = ask(f"{url}/predict", body)
-            assert (status, [*answer]) == (expected, ["error"]), answer
+            assert (status, [*answer]) == (expected_status, ["error"]), answer
             assert answer["error"].startswith(line) and "\n" not in answer["error"]
         assert ask(f"{url}/predict", {"text": ["a"] * MAX_TEXTS, "pair": ["b"] * MAX_TEXTS})[0] == 200
         assert ask(f"{url}/nowhere")[0] == 404 and ask(f"{url}/predict")[0] == 405
 
 
-def test_other_sites_cannot_ask():
+def test_requests_of_other_sites_are_refused():
     body = {"text": "a", "pair": "b"}
     with answering(echo) as url:
         port = urlsplit(url).port
@@ -240,42 +243,42 @@ def test_other_sites_cannot_ask():
             assert ask(f"{url}/predict", body, **{"Content-Type": kind})[0] == 415
 
 
-def test_a_request_over_its_time_is_stopped_and_the_next_one_is_computed():
-    stopped = []
+def test_a_request_over_the_time_limit_is_stopped_and_the_next_is_computed():
+    stopped_requests = []
 
-    def answer(asked, advance):
+    def answer(fields, advance):
         try:
-            while asked["text"] == ["long"]:
+            while fields["text"] == ["long"]:
                 advance(0)
         except Exception:
-            stopped.append(asked)
+            stopped_requests.append(fields)
             raise
-        return echo(asked, advance)
+        return echo(fields, advance)
 
     with answering(answer, timeout=0.5) as url:
-        status, said = ask(f"{url}/predict", {"text": "long", "pair": "x"})
-        assert status == 503 and said["error"].startswith("no answer within 0.5 seconds")
+        status, response = ask(f"{url}/predict", {"text": "long", "pair": "x"})
+        assert status == 503 and response["error"].startswith("no answer within 0.5 seconds")
         assert ask(f"{url}/predict", {"text": "short", "pair": "x"}) == (200, {"predictions": ["short"]})
-        assert len(stopped) == 1
+        assert len(stopped_requests) == 1
         with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=HANGS)) as slow:
             slow.putrequest("POST", "/predict")
             for name, value in {**JSON, "Content-Length": "100"}.items():
                 slow.putheader(name, value)
-            slow.endheaders(b"{")  # and nothing more
+            slow.endheaders(b"{")  # the rest of the body is never sent
             assert slow.getresponse().status == 503
 
 
 def read_to_end(client: socket.socket) -> bytes:
-    """What the server sends until it closes the connection."""
-    received = bytearray()
+    """Return the bytes that the server sends until it closes the connection."""
+    content = bytearray()
     with contextlib.suppress(ConnectionResetError):
         while part := client.recv(4096):
-            received += part
-    return bytes(received)
+            content += part
+    return bytes(content)
 
 
-#: A request without its end, and what is sent of it from time to time.
-UNFINISHED = {
+#: Incomplete requests, and the bytes that are sent from time to time to continue them.
+INCOMPLETE_REQUESTS = {
     "nothing": (b"", b""),
     "half a header": (b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ", b"x"),
     "half a body": (
@@ -286,38 +289,38 @@ UNFINISHED = {
 }
 
 
-@pytest.mark.parametrize("kind", UNFINISHED)
-def test_a_connection_without_a_whole_request_is_closed_after_its_time(kind):
-    begins, more = UNFINISHED[kind]
+@pytest.mark.parametrize("kind", INCOMPLETE_REQUESTS)
+def test_an_incomplete_request_is_closed_after_the_time_limit(kind):
+    request_start, next_bytes = INCOMPLETE_REQUESTS[kind]
     with answering(echo, timeout=0.5) as url:
         place = urlsplit(url)
         with socket.create_connection((place.hostname, place.port), timeout=HANGS) as client:
-            client.sendall(begins)
-            ended = threading.Event()
+            client.sendall(request_start)
+            is_closed = threading.Event()
 
             def send_more() -> None:
                 with contextlib.suppress(OSError):
-                    while more and not ended.wait(0.05):
-                        client.sendall(more)
+                    while next_bytes and not is_closed.wait(0.05):
+                        client.sendall(next_bytes)
 
             sender = threading.Thread(target=send_more)
             sender.start()
             try:
-                received = read_to_end(client)
+                response = read_to_end(client)
             finally:
-                ended.set()
+                is_closed.set()
                 sender.join()
         answers = {"half a body": b"no answer within 0.5 seconds", "half a second header": b'{"status": "ok"}'}
-        assert answers.get(kind, b"") in received and bool(received) == (kind in answers)
+        assert answers.get(kind, b"") in response and bool(response) == (kind in answers)
 
 
-@pytest.mark.parametrize("kind", UNFINISHED)
-def test_connections_without_a_whole_request_keep_nobody_out(kind):
+@pytest.mark.parametrize("kind", INCOMPLETE_REQUESTS)
+def test_incomplete_requests_do_not_block_other_clients(kind):
     with answering(echo) as url, contextlib.ExitStack() as clients:
         place = urlsplit(url)
         for _ in range(MAX_CONNECTIONS + 50):
             client = clients.enter_context(socket.create_connection((place.hostname, place.port), timeout=HANGS))
-            client.sendall(UNFINISHED[kind][0])
+            client.sendall(INCOMPLETE_REQUESTS[kind][0])
         assert ask(f"{url}/predict", {"text": "a", "pair": "b"}) == (200, {"predictions": ["a"]})
 
 
@@ -331,7 +334,7 @@ def test_a_connection_that_is_answered_stays_open_for_the_next_request():
 @pytest.mark.parametrize(
     "request_line", [b"\x00\x01\r\n\r\n", b"GET /health HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nX" + bytes(99999)]
 )
-def test_what_is_not_http_is_a_line_of_json(request_line):
+def test_bytes_that_are_not_http_get_one_line_of_json(request_line):
     with answering(echo) as url:
         place = urlsplit(url)
         with socket.create_connection((place.hostname, place.port), timeout=HANGS) as client:
@@ -342,41 +345,45 @@ def test_what_is_not_http_is_a_line_of_json(request_line):
 
 
 def test_requests_are_computed_one_after_another_and_too_many_are_refused():
-    begun, go_on, inside = threading.Event(), threading.Event(), []
+    first_started, go_on, inside = threading.Event(), threading.Event(), []
 
-    def answer(asked, advance):
-        inside.append(asked)
-        begun.set()
+    def answer(fields, advance):
+        inside.append(fields)
+        first_started.set()
         assert go_on.wait(HANGS) and len(inside) == 1
-        inside.remove(asked)
-        return echo(asked, advance)
+        inside.remove(fields)
+        return echo(fields, advance)
 
     with answering(answer) as url, ThreadPoolExecutor(2 * MAX_QUEUE_LENGTH) as clients:
-        asked = {"text": "a", "pair": "b"}
-        first = clients.submit(ask, f"{url}/predict", asked)
-        assert begun.wait(HANGS)
-        others = [clients.submit(ask, f"{url}/predict", asked) for _ in range(MAX_QUEUE_LENGTH)]  # one has no place
-        done = next(as_completed(others))
-        assert done.result() == (503, {"error": "too many requests wait; ask again later"})
+        fields = {"text": "a", "pair": "b"}
+        first = clients.submit(ask, f"{url}/predict", fields)
+        assert first_started.wait(HANGS)
+        other_responses = [
+            clients.submit(ask, f"{url}/predict", fields) for _ in range(MAX_QUEUE_LENGTH)
+        ]  # one does not fit into the queue
+        first_refusal = next(as_completed(other_responses))
+        assert first_refusal.result() == (503, {"error": "too many requests wait; ask again later"})
         assert ask(f"{url}/health")[0] == 200
         go_on.set()
-        assert sorted(other.result()[0] for other in (first, *others)) == [200] * MAX_QUEUE_LENGTH + [503]
+        assert sorted(response.result()[0] for response in (first, *other_responses)) == [200] * MAX_QUEUE_LENGTH + [
+            503
+        ]
 
 
-def test_an_unforeseen_failure_is_said_here_and_not_there(capfd):
-    def answer(asked, advance):
+def test_an_unexpected_error_is_logged_and_hidden_from_the_client(capfd):
+    def answer(fields, advance):
         raise OSError(2, "No such file", "/secret/place")
 
     with answering(answer) as url:
-        status, said = ask(f"{url}/predict", {"text": "a", "pair": "b"})
-    assert status == 500 and "secret" not in said["error"] and "/secret/place" in capfd.readouterr().err
+        status, response = ask(f"{url}/predict", {"text": "a", "pair": "b"})
+    assert status == 500 and "secret" not in response["error"] and "/secret/place" in capfd.readouterr().err
 
 
 # -- each task, and the page in a browser -----------------------------------------------------------------------------
 
 
 def make_run(task: str, folder: Path, classifier: Path) -> Path:
-    """A tiny run of a task."""
+    """Train a tiny run of a task and return its folder."""
     (folder := folder / task).mkdir()
     if task == "pairs":
         rows = "".join(f"{word},of,{label}\n" for label, words in WORDS.items() for word in words)
@@ -387,8 +394,8 @@ def make_run(task: str, folder: Path, classifier: Path) -> Path:
         return train(problems.write_recipe(folder, task), folder / "run")
     short = ["train.max_steps=2", "train.eval_steps=2"]
     if task == "entities":
-        changed = [f"train.output_dir={folder}/run", "train.max_steps=100"]
-        return finetune(load_recipe(ner.write_recipe(folder), changed), "a test", console())
+        changes = [f"train.output_dir={folder}/run", "train.max_steps=100"]
+        return finetune(load_recipe(ner.write_recipe(folder), changes), "a test", console())
     if task == "answers":
         return finetune(load_recipe(qa.write_recipe(folder), short), "a test", console())
     for name, words in (("numbers", lm.NUMBERS), ("cats", lm.ANIMALS), ("dogs", lm.ANIMALS)):
@@ -402,8 +409,8 @@ ROWS = {
     "answers": [{"question": "Which number?", "context": "🙂 ab 4 abcd. abcde it's"}] * 2,
     "entities": [{"text": "🙂 in Rome Mr Lee"}, {"text": "so and"}],
 }
-SENT = {"a": "text", "b": "text_pair"}
-ASKED = {"prompt": ["one two", "two"], "length": 6, "temperature": 0.8, "seed": 3}
+FIELD_OF_COLUMN = {"a": "text", "b": "text_pair"}
+GENERATE_FIELDS = {"prompt": ["one two", "two"], "length": 6, "temperature": 0.8, "seed": 3}
 OPTIONS = {"length": 6, "temperature": 0.8, "top_k": None, "top_p": None, "beams": 1, "stop": None}
 
 
@@ -412,69 +419,73 @@ OPTIONS = {"length": 6, "temperature": 0.8, "top_k": None, "top_p": None, "beams
 def test_each_task_answers_as_its_command_and_in_a_browser(task, recipe_file, tmp_path):  # noqa: F811
     run = make_run(task, tmp_path, recipe_file)
     rows = ROWS.get(task, [{"text": "cat dog"}, {"text": "saw"}])
-    sent = {SENT.get(name, name): [row[name] for row in rows] for name in rows[0]}
-    expected = labelled(run, rows, tmp_path)
-    with served(run) as url:
-        status, found = ask(f"{url}/predict", sent)
-        assert (status, found["predictions"]) == (200, expected)
-        said = expected[0].get("predicted_answer") or expected[0].get("predicted_label")
-        look_at(url, {name: values[0] for name, values in sent.items()}, said, tmp_path)
+    fields = {FIELD_OF_COLUMN.get(name, name): [row[name] for row in rows] for name in rows[0]}
+    expected_predictions = label_rows(run, rows, tmp_path)
+    with serve_run(run) as url:
+        status, response = ask(f"{url}/predict", fields)
+        assert (status, response["predictions"]) == (200, expected_predictions)
+        expected_text = expected_predictions[0].get("predicted_answer") or expected_predictions[0].get(
+            "predicted_label"
+        )
+        look_at(url, {name: values[0] for name, values in fields.items()}, expected_text, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_language_model_says_what_toolkit_generate_does(recipe_file, tmp_path):  # noqa: F811
+def test_a_language_model_answers_like_toolkit_generate(recipe_file, tmp_path):  # noqa: F811
     run = make_run("ctrl", tmp_path, recipe_file)
-    expected = [
+    expected_texts = [
         generate_text(run, console(), None, prompt, seed=3 + place, **OPTIONS)
-        for place, prompt in enumerate(ASKED["prompt"])
+        for place, prompt in enumerate(GENERATE_FIELDS["prompt"])
     ]
-    with served(run) as url:
-        assert ask(f"{url}/generate", ASKED) == (200, {"generated_texts": expected, "notes": {}})
+    with serve_run(run) as url:
+        assert ask(f"{url}/generate", GENERATE_FIELDS) == (200, {"generated_texts": expected_texts, "notes": {}})
         beams = {"error": "beams: beam search does not sample; remove temperature, top_k and top_p"}
-        assert ask(f"{url}/generate", {**ASKED, "beams": 2}) == (422, beams)
+        assert ask(f"{url}/generate", {**GENERATE_FIELDS, "beams": 2}) == (422, beams)
         assert ask(f"{url}/generate", {"prompt": "one", "length": 5000})[0] == 422
         assert ask(f"{url}/generate", {"prompt": "one", "control": "None"})[0] == 422
         assert ask(f"{url}/generate", {"control": "Animals", "length": 2})[0] == 200
-        look_at(url, {**ASKED, "prompt": "one two"}, expected[0], tmp_path)
+        look_at(url, {**GENERATE_FIELDS, "prompt": "one two"}, expected_texts[0], tmp_path)
 
 
 @pytest.mark.slow
 def test_a_number_and_a_text_without_control_code(recipe_file, tmp_path):  # noqa: F811
     run = make_run("regression", tmp_path, recipe_file)
     with serving(make_service(load_run(run))) as url:
-        assert ask(f"{url}/predict", {"text": "cat"})[1]["predictions"] == labelled(run, [{"text": "cat"}], tmp_path)
-    service, told = make_service(load_run(make_run("reformer", tmp_path, recipe_file))), []
-    found = service.answer(service.request(prompt=["one"], length=6).model_dump(), told.append)
-    assert len(found["generated_texts"][0]) >= 6 and len(told) > 6  # it may be stopped at each token
+        assert ask(f"{url}/predict", {"text": "cat"})[1]["predictions"] == label_rows(run, [{"text": "cat"}], tmp_path)
+    service, token_counts = make_service(load_run(make_run("reformer", tmp_path, recipe_file))), []
+    answer = service.answer(service.request(prompt=["one"], length=6).model_dump(), token_counts.append)
+    assert len(answer["generated_texts"][0]) >= 6 and len(token_counts) > 6  # it can be interrupted at each token
     with serving(service) as url:
-        assert ask(f"{url}/generate", {"prompt": "one", "length": 6}) == (200, found)
+        assert ask(f"{url}/generate", {"prompt": "one", "length": 6}) == (200, answer)
         assert ask(f"{url}/generate", {"length": 6})[1] == {"error": "prompt: Field required"}
         assert ask(f"{url}/generate", {"prompt": "one", "control": "Numbers"})[0] == 422
 
 
-def look_at(url: str, asked: dict, said: str | None, folder: Path) -> None:
-    """What a browser shows; the line for a shell gives the same when it is run."""
+def look_at(url: str, fields: dict, expected_text: str | None, folder: Path) -> None:
+    """Check the page that a browser shows; its shell command prints the same response."""
     if shutil.which("chromium") is None:
         pytest.skip("chromium is absent")
-    link = "&".join(f"{name}={quote(str(value))}" for name, value in asked.items())
+    link = "&".join(f"{name}={quote(str(value))}" for name, value in fields.items())
     switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     switches += [f"--user-data-dir={folder}/browser", "--enable-logging=stderr", "--virtual-time-budget=9000"]
     command = ["chromium", *switches, "--dump-dom", f"{url}/#{link}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * HANGS)
-    assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
-    blocks = re.findall(r'<pre id="(\w+)"[^>]*>(.*?)</pre>', done.stdout, re.DOTALL)
-    shown = {name: html.unescape(text) for name, text in blocks}
-    assert asked.items() <= json.loads(shown["sent"]).items() and "<i>" not in done.stdout
-    answer = html.unescape(re.search(r'<section id="answer".*?</section>', done.stdout, re.DOTALL)[0])
-    received = json.loads(shown["received"])
-    if "generated_texts" in received or "predicted_answer" in received["predictions"][0]:
-        assert said and f'<mark class="">{said}</mark>' in answer
-    elif found := received["predictions"][0].get("predicted_entities"):
+    browser = subprocess.run(command, capture_output=True, text=True, timeout=2 * HANGS)
+    assert browser.returncode == 0 and "CONSOLE" not in browser.stderr, browser.stderr
+    blocks = re.findall(r'<pre id="(\w+)"[^>]*>(.*?)</pre>', browser.stdout, re.DOTALL)
+    blocks_by_id = {name: html.unescape(text) for name, text in blocks}
+    assert fields.items() <= json.loads(blocks_by_id["sent"]).items() and "<i>" not in browser.stdout
+    answer = html.unescape(re.search(r'<section id="answer".*?</section>', browser.stdout, re.DOTALL)[0])
+    response = json.loads(blocks_by_id["received"])
+    if "generated_texts" in response or "predicted_answer" in response["predictions"][0]:
+        assert expected_text and f'<mark class="">{expected_text}</mark>' in answer
+    elif entities := response["predictions"][0].get("predicted_entities"):
         plain = re.sub(r"<small.*?</small>|</?mark[^>]*>", "", answer)
-        assert f">{asked['text']}</div>" in plain and answer.count("<mark") == len(found)
-        assert all(f'<mark class="">{one["text"]}<small class=""> {one["label"]} ' in answer for one in found)
+        assert f">{fields['text']}</div>" in plain and answer.count("<mark") == len(entities)
+        assert all(
+            f'<mark class="">{entity["text"]}<small class=""> {entity["label"]} ' in answer for entity in entities
+        )
     else:
-        assert answer.count("<tr") == len(WORDS) and f'<p class="said">{said or ""}' in answer
+        assert answer.count("<tr") == len(WORDS) and f'<p class="said">{expected_text or ""}' in answer
     if shutil.which("curl"):
-        again = subprocess.run(["bash", "-c", shown["shell"]], capture_output=True, text=True)
-        assert json.loads(again.stdout) == received, shown["shell"]
+        again = subprocess.run(["bash", "-c", blocks_by_id["shell"]], capture_output=True, text=True)
+        assert json.loads(again.stdout) == response, blocks_by_id["shell"]
