@@ -1,4 +1,4 @@
-"""Data: whatever the source, the same columns come out; whatever is wrong with it is said at the recipe's line."""
+"""Test data sources: each gives the same columns, and its errors name the line of the recipe."""
 
 from __future__ import annotations
 
@@ -44,13 +44,14 @@ def jsonl(path: Path, rows: list[dict]) -> Path:
 
 @pytest.fixture
 def recipe(tmp_path):
-    """A recipe over json files of these rows (all of them 20 rows by default), with more lines for the data section."""
+    """Return a function that writes a recipe over json files of rows (20 each by default) with more data keys."""
 
     def make(more: str = "", overrides: tuple[str, ...] = (), **splits: list[dict]) -> Recipe:
         splits = splits or {"train": ROWS, "validation": ROWS}
         lines = HEAD + "  dataset: json\n  files:\n"
         lines += "".join(
-            f"    {split}: {jsonl(tmp_path / (split + '.jsonl'), rows)}\n" for split, rows in splits.items()
+            f"    {split_name}: {jsonl(tmp_path / (split_name + '.jsonl'), rows)}\n"
+            for split_name, rows in splits.items()
         )
         (tmp_path / "x.yaml").write_text(lines + more)
         return load_recipe(tmp_path / "x.yaml", overrides)
@@ -59,14 +60,14 @@ def recipe(tmp_path):
 
 
 def problem(recipe: Recipe) -> str:
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error_info:
         classification.load_splits(recipe)
-    return str(raised.value).removeprefix(str(recipe.path))
+    return str(error_info.value).removeprefix(str(recipe.path))
 
 
 def test_json_lines_become_texts_and_labels(recipe):
     splits = classification.load_splits(recipe(train=ROWS, validation=ROWS[:4], test=ROWS[:6]))
-    assert {split: len(rows) for split, rows in splits.items()} == {"train": 20, "validation": 4, "test": 6}
+    assert {split_name: len(rows) for split_name, rows in splits.items()} == {"train": 20, "validation": 4, "test": 6}
     assert splits["train"].column_names == ["text", "label"]
     assert splits["test"].features["label"].names == ["no", "yes"]
     assert splits["train"][1] == {"text": "text number 1", "label": 1}
@@ -100,7 +101,7 @@ def test_numbers_are_ordered_as_numbers_and_truth_values_have_names(recipe):
 def test_csv_takes_empty_texts_and_the_word_na(tmp_path):
     (tmp_path / "t.csv").write_text("text,label\nhello,NA\n,null\nbye,NA\n")
     (tmp_path / "x.yaml").write_text(HEAD + "  dataset: csv\n  files: {train: t.csv, validation: t.csv}\n")
-    splits = classification.load_splits(load_recipe(tmp_path / "x.yaml"))  # t.csv stands beside the recipe
+    splits = classification.load_splits(load_recipe(tmp_path / "x.yaml"))  # t.csv is next to the recipe
     assert splits["train"]["text"][:] == ["hello", "", "bye"]
     assert splits["train"].features["label"].names == ["NA", "null"]
 
@@ -108,8 +109,8 @@ def test_csv_takes_empty_texts_and_the_word_na(tmp_path):
 def test_a_folder_of_data_files_works_as_a_hub_data_set_does(tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()
-    for split in ("train", "validation", "test"):
-        jsonl(folder / f"{split}.jsonl", ROWS)
+    for split_name in ("train", "validation", "test"):
+        jsonl(folder / f"{split_name}.jsonl", ROWS)
     (tmp_path / "x.yaml").write_text(HEAD + f"  dataset: {folder}\n")
     assert set(classification.load_splits(load_recipe(tmp_path / "x.yaml"))) == {"train", "validation", "test"}
 
@@ -118,7 +119,7 @@ def test_the_built_in_corpus_needs_no_file(tmp_path):
     options = "  dataset: cldr_languages\n  options: {languages: [fi, no, ka], train: 3, validation: 2, test: 1}\n"
     (tmp_path / "x.yaml").write_text(HEAD + options)
     splits = classification.load_splits(load_recipe(tmp_path / "x.yaml"))
-    assert {split: len(rows) for split, rows in splits.items()} == {"train": 9, "validation": 6, "test": 3}
+    assert {split_name: len(rows) for split_name, rows in splits.items()} == {"train": 9, "validation": 6, "test": 3}
     assert splits["train"].features["label"].names == ["fi", "no", "ka"]
 
 
@@ -138,27 +139,27 @@ def test_a_test_split_is_held_out_with_the_same_share_of_each_label(recipe):
 
 def test_validation_is_held_out_evenly_and_repeatably(recipe):
     rows = [{"text": f"t{index}", "label": int(index < 40)} for index in range(200)]
-    one = classification.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
+    first = classification.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
     two = classification.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
-    other = classification.load_splits(recipe("  validation_fraction: 0.2\n", ("seed=1",), train=rows))
-    assert Counter(one["validation"]["label"]) == {0: 32, 1: 8}
-    assert not set(one["train"]["text"]) & set(one["validation"]["text"])
-    assert len(one["train"]) + len(one["validation"]) == 200
-    assert one["validation"]["text"][:] == two["validation"]["text"][:] != other["validation"]["text"][:]
+    other_seed = classification.load_splits(recipe("  validation_fraction: 0.2\n", ("seed=1",), train=rows))
+    assert Counter(first["validation"]["label"]) == {0: 32, 1: 8}
+    assert not set(first["train"]["text"]) & set(first["validation"]["text"])
+    assert len(first["train"]) + len(first["validation"]) == 200
+    assert first["validation"]["text"][:] == two["validation"]["text"][:] != other_seed["validation"]["text"][:]
 
 
-def test_a_limit_draws_rows_by_the_seed_and_leaves_their_order(recipe):
+def test_a_limit_draws_rows_by_the_seed_and_keeps_their_order(recipe):
     rows = [{"text": f"text {index:03}", "label": ["no", "yes"][index % 2]} for index in range(100)]
 
-    def drawn(*overrides: str) -> list[str]:
+    def draw_texts(*overrides: str) -> list[str]:
         limit = "  limit: {train: 10, validation: 10}\n"
         splits = classification.load_splits(recipe(limit, overrides, train=rows, validation=rows))
         assert splits["train"]["text"][:] != splits["validation"]["text"][:]
         return splits["train"]["text"][:]
 
-    first, again, other = drawn(), drawn(), drawn("seed=7")
+    first, again, other_seed = draw_texts(), draw_texts(), draw_texts("seed=7")
     assert first == again == sorted(first) and len(set(first)) == 10
-    assert first != other and first != [row["text"] for row in rows[:10]]
+    assert first != other_seed and first != [row["text"] for row in rows[:10]]
 
 
 def test_a_limit_takes_examples_of_every_label_from_a_sorted_file(recipe):
@@ -170,7 +171,7 @@ def test_a_limit_takes_examples_of_every_label_from_a_sorted_file(recipe):
 
 
 @pytest.mark.parametrize(
-    ("more", "rows", "expected"),
+    ("more", "rows", "expected_error"),
     [
         ("  text: body\n", ROWS, ":11: data.text: no column body in the train split; it has text, label"),
         ("  label: stars\n", ROWS, ":11: data.label: no column stars in the train split; it has text, label"),
@@ -204,22 +205,24 @@ def test_a_limit_takes_examples_of_every_label_from_a_sorted_file(recipe):
         ("  validation_fraction: 0.1\n", ROWS, ":11: data.validation_fraction: the data has a validation split"),
     ],
 )
-def test_what_is_wrong_with_the_data_is_said_at_the_line(recipe, more, rows, expected):
-    assert expected in problem(recipe(more, train=rows, validation=ROWS))
+def test_faulty_data_is_reported_at_the_line(recipe, more, rows, expected_error):
+    assert expected_error in problem(recipe(more, train=rows, validation=ROWS))
 
 
-def test_a_missing_file_is_said_at_its_line(recipe, tmp_path):
-    made = recipe()
+def test_a_missing_file_is_reported_at_its_line(recipe, tmp_path):
+    loaded_recipe = recipe()
     (tmp_path / "validation.jsonl").unlink()
-    assert problem(made).startswith(f":10: data.files.validation: {tmp_path / 'validation.jsonl'}: no such file")
+    assert problem(loaded_recipe).startswith(
+        f":10: data.files.validation: {tmp_path / 'validation.jsonl'}: no such file"
+    )
     relative = recipe(overrides=("data.files.train=gone.jsonl",))
     assert f"gone.jsonl: no such file here ({Path.cwd()}) or beside the recipe ({tmp_path})" in problem(relative)
 
 
-def test_a_file_of_another_kind_is_said_at_its_line(recipe, tmp_path):
-    made = recipe()
+def test_a_file_of_another_kind_is_reported_at_its_line(recipe, tmp_path):
+    loaded_recipe = recipe()
     (tmp_path / "train.jsonl").write_text('{"text": "a", "label"')
-    assert problem(made).startswith(f":9: data.files.train: {tmp_path / 'train.jsonl'}:1: row 1 is not JSON: ")
+    assert problem(loaded_recipe).startswith(f":9: data.files.train: {tmp_path / 'train.jsonl'}:1: row 1 is not JSON: ")
 
 
 def test_a_label_that_training_never_sees_is_refused(recipe):
@@ -234,16 +237,16 @@ def test_no_validation_data_at_all_is_refused(recipe):
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "expected_error"),
     [
         ("{languages: [fi, xx]}", "data.options.languages: 'xx' is not a language"),
         ("{trian: 3}", "data.options.trian: unknown option; known: languages, train"),
         ("{train: 0}", "data.options.train: Input should be greater than 0"),
     ],
 )
-def test_a_wrong_option_of_the_built_in_corpus_is_said_at_its_line(tmp_path, options, expected):
+def test_an_unknown_option_of_the_built_in_corpus_is_reported_at_its_line(tmp_path, options, expected_error):
     (tmp_path / "x.yaml").write_text(HEAD + f"  dataset: cldr_languages\n  options: {options}\n")
-    assert f":8: {expected}" in problem(load_recipe(tmp_path / "x.yaml"))
+    assert f":8: {expected_error}" in problem(load_recipe(tmp_path / "x.yaml"))
 
 
 def test_a_hub_data_set_is_not_fetched_by_a_check(recipe, tmp_path):
@@ -253,73 +256,77 @@ def test_a_hub_data_set_is_not_fetched_by_a_check(recipe, tmp_path):
 
 
 def test_examples_are_padded_tokens_of_the_texts(recipe):
-    made = recipe(train=[*ROWS, {"text": "x" * 40, "label": "no"}], validation=ROWS)
-    splits = classification.load_splits(made)
-    prepared = classification.prepare(made, data.build_tokenizer(made, splits["train"]["text"]), splits)
-    batch = collate([prepared.train[0], prepared.train[20]])
+    loaded_recipe = recipe(train=[*ROWS, {"text": "x" * 40, "label": "no"}], validation=ROWS)
+    splits = classification.load_splits(loaded_recipe)
+    examples = classification.prepare(
+        loaded_recipe, data.build_tokenizer(loaded_recipe, splits["train"]["text"]), splits
+    )
+    batch = collate([examples.train[0], examples.train[20]])
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
         "input_ids": ((2, 32), np.int64),
         "attention_mask": ((2, 32), np.int64),
         "labels": ((2,), np.int64),
     }
-    expected = [byte + 2 for byte in b"text number 0"]
-    assert batch["input_ids"][0].tolist() == expected + [0] * (32 - len(expected))
-    assert batch["attention_mask"].sum(axis=1).tolist() == [len(expected), 32]
-    assert prepared.num_truncated == {"train": 1, "validation": 0}
-    assert prepared.label_names == ["no", "yes"]
-    assert prepared.test is None
-    assert np.asarray(prepared.train["labels"]).tolist() == [0, 1] * 10 + [0]
+    expected_tokens = [byte + 2 for byte in b"text number 0"]
+    assert batch["input_ids"][0].tolist() == expected_tokens + [0] * (32 - len(expected_tokens))
+    assert batch["attention_mask"].sum(axis=1).tolist() == [len(expected_tokens), 32]
+    assert examples.num_truncated == {"train": 1, "validation": 0}
+    assert examples.label_names == ["no", "yes"]
+    assert examples.test is None
+    assert np.asarray(examples.train["labels"]).tolist() == [0, 1] * 10 + [0]
 
 
 def test_tokens_are_computed_once_for_the_same_content(recipe, monkeypatch):
-    made = recipe()
-    splits = classification.load_splits(made)
-    tokenizer = data.build_tokenizer(made, splits["train"]["text"])
-    classification.prepare(made, tokenizer, splits)
+    loaded_recipe = recipe()
+    splits = classification.load_splits(loaded_recipe)
+    tokenizer = data.build_tokenizer(loaded_recipe, splits["train"]["text"])
+    classification.prepare(loaded_recipe, tokenizer, splits)
     calls = []
     original = type(tokenizer).encode_batch
     monkeypatch.setattr(
         type(tokenizer), "encode_batch", lambda self, texts: calls.append(len(texts)) or original(self, texts)
     )
-    classification.prepare(made, tokenizer, classification.load_splits(recipe()))
+    classification.prepare(loaded_recipe, tokenizer, classification.load_splits(recipe()))
     assert calls == []
-    changed = [dict(ROWS[0], text="another text"), *ROWS[1:]]
-    again = classification.prepare(made, tokenizer, classification.load_splits(recipe(train=changed, validation=ROWS)))
+    changed_rows = [dict(ROWS[0], text="another text"), *ROWS[1:]]
+    again = classification.prepare(
+        loaded_recipe, tokenizer, classification.load_splits(recipe(train=changed_rows, validation=ROWS))
+    )
     assert calls == [20]
     assert tokenizer.decode(again.train[0]["input_ids"]) == "another text"
     classification.prepare(recipe(overrides=("data.max_length=16",)), tokenizer, splits)
     assert calls == [20, 20]  # train and validation hold the same rows
 
 
-def written(folder: Path) -> dict[Path, int]:
-    """When each file of a part of the cache was written, but for those that say when an entry was used last."""
+def file_times(folder: Path) -> dict[Path, int]:
+    """Return the time at which each file of the cache was written, without the marks of last use."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != "entry.txt"}
 
 
 def test_a_tokenizer_is_trained_on_the_training_text_once(recipe, cache):
     rows = [{"text": f"the quick brown fox number {index} jumps", "label": index % 2} for index in range(40)]
-    made = recipe("tokenizer: {kind: sentencepiece, vocab_size: 40}\n", train=rows, validation=rows)
-    train = classification.load_splits(made)["train"]["text"]
-    first = data.build_tokenizer(made, train)
-    stored = written(cache / "tokenizers")
+    loaded_recipe = recipe("tokenizer: {kind: sentencepiece, vocab_size: 40}\n", train=rows, validation=rows)
+    train = classification.load_splits(loaded_recipe)["train"]["text"]
+    first = data.build_tokenizer(loaded_recipe, train)
+    write_times = file_times(cache / "tokenizers")
     assert first.vocab_size == 40
-    assert data.build_tokenizer(made, train).fingerprint() == first.fingerprint()
-    assert written(cache / "tokenizers") == stored
+    assert data.build_tokenizer(loaded_recipe, train).fingerprint() == first.fingerprint()
+    assert file_times(cache / "tokenizers") == write_times
     assert not [name for name in os.listdir(cache / "tokenizers") if name.startswith(".")]
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "expected"),
+    ("tokenizer", "expected_error"),
     [
         ("{kind: sentencepiece, path: gone.model}", "tokenizer.path: cannot read gone.model: No such file"),
         ("{kind: sentencepiece, path: train.jsonl}", "tokenizer.path: train.jsonl: not a SentencePiece model"),
         ("{kind: sentencepiece, vocab_size: 5000}", "tokenizer.vocab_size: cannot train 5000 pieces on these texts"),
     ],
 )
-def test_a_tokenizer_that_cannot_be_made_is_said_at_its_line(recipe, tokenizer, expected):
-    made = recipe(f"tokenizer: {tokenizer}\n")
-    with pytest.raises(UserError, match=r":11: " + expected):
-        data.build_tokenizer(made, classification.load_splits(made)["train"]["text"])
+def test_an_impossible_tokenizer_is_reported_at_its_line(recipe, tokenizer, expected_error):
+    loaded_recipe = recipe(f"tokenizer: {tokenizer}\n")
+    with pytest.raises(UserError, match=r":11: " + expected_error):
+        data.build_tokenizer(loaded_recipe, classification.load_splits(loaded_recipe)["train"]["text"])
 
 
 def test_the_checkpoint_s_tokenizer_is_taken_from_its_folder(recipe, tmp_path):
@@ -327,56 +334,68 @@ def test_the_checkpoint_s_tokenizer_is_taken_from_its_folder(recipe, tmp_path):
 
     (tmp_path / "weights").mkdir()
     ByteTokenizer().save(tmp_path / "weights")
-    made = recipe("tokenizer: {kind: checkpoint}\n", (f"model.weights={tmp_path / 'weights'}",))
-    assert data.build_tokenizer(made).fingerprint() == ByteTokenizer().fingerprint()
-    made = recipe("tokenizer: {kind: checkpoint}\n", (f"model.weights={tmp_path / 'cache'}",))
+    loaded_recipe = recipe("tokenizer: {kind: checkpoint}\n", (f"model.weights={tmp_path / 'weights'}",))
+    assert data.build_tokenizer(loaded_recipe).fingerprint() == ByteTokenizer().fingerprint()
+    loaded_recipe = recipe("tokenizer: {kind: checkpoint}\n", (f"model.weights={tmp_path / 'cache'}",))
     (tmp_path / "cache").mkdir(exist_ok=True)
     with pytest.raises(UserError, match=r"tokenizer.kind: .* holds no tokenizer"):
-        data.build_tokenizer(made)
-    made = recipe("tokenizer: {kind: checkpoint}\n", ("model.weights=nowhere/at/all",))
+        data.build_tokenizer(loaded_recipe)
+    loaded_recipe = recipe("tokenizer: {kind: checkpoint}\n", ("model.weights=nowhere/at/all",))
     with pytest.raises(UserError, match=r"model\.weights: nowhere/at/all is neither a folder nor the name of a hub"):
-        data.build_tokenizer(made)
+        data.build_tokenizer(loaded_recipe)
 
 
 @pytest.mark.shared_data
 def test_the_movie_reviews_recipe_loads(shared_data, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
-    files = [f"data.files.{split}={shared_data / 'movie_reviews' / split}.jsonl" for split in ("train", "test")]
+    files = [
+        f"data.files.{split_name}={shared_data / 'movie_reviews' / split_name}.jsonl"
+        for split_name in ("train", "test")
+    ]
     pieces = [f"tokenizer.path={shared_data / 'reformer-tokenizer' / 'spiece.model'}", "tokenizer.vocab_size=null"]
-    made = load_recipe("recipes/reformer_cls_movie_reviews.yaml", ["data.limit.train=200", *files, *pieces])
-    splits = classification.load_splits(made)
-    assert {split: len(rows) for split, rows in splits.items()} == {"train": 200, "validation": 160, "test": 400}
-    prepared = classification.prepare(made, data.build_tokenizer(made, splits["train"]["text"]), splits)
-    assert prepared.label_names == ["0", "1"]
-    assert prepared.test[0]["input_ids"].shape == (4096,)
+    loaded_recipe = load_recipe("recipes/reformer_cls_movie_reviews.yaml", ["data.limit.train=200", *files, *pieces])
+    splits = classification.load_splits(loaded_recipe)
+    assert {split_name: len(rows) for split_name, rows in splits.items()} == {
+        "train": 200,
+        "validation": 160,
+        "test": 400,
+    }
+    examples = classification.prepare(
+        loaded_recipe, data.build_tokenizer(loaded_recipe, splits["train"]["text"]), splits
+    )
+    assert examples.label_names == ["0", "1"]
+    assert examples.test[0]["input_ids"].shape == (4096,)
 
 
 ROOT = Path(__file__).parents[2]
 SMALL_CORPUS = ["data.options.languages=[de, fi]", "data.options.train=3", "data.options.test=2"]
 
 
-def test_rows_of_built_in_data_are_kept_as_they_were_made(tmp_path, monkeypatch):
+def test_rows_of_built_in_data_are_cached_unchanged(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     recipe = load_recipe(ROOT / "recipes" / "reformer_cls.yaml", SMALL_CORPUS)
-    made = cldr_languages.load(cldr_languages.Options.model_validate(recipe.data.options))
+    generated_rows = cldr_languages.load(cldr_languages.Options.model_validate(recipe.data.options))
     first = load_built_in(recipe, cldr_languages.__name__)
-    monkeypatch.setattr(cldr_languages, "load", None)  # what is kept is not made again
+    monkeypatch.setattr(cldr_languages, "load", None)  # cached rows are not generated again
     again = load_built_in(recipe, cldr_languages.__name__)
-    for kept in (first, again):
-        assert list(kept) == list(made)
-        for split, rows in made.items():
-            assert kept[split].features == rows.features and kept[split].to_dict() == rows.to_dict()
+    for cached_rows in (first, again):
+        assert list(cached_rows) == list(generated_rows)
+        for split_name, rows in generated_rows.items():
+            assert (
+                cached_rows[split_name].features == rows.features
+                and cached_rows[split_name].to_dict() == rows.to_dict()
+            )
 
 
-def test_a_check_of_built_in_data_makes_none_and_sees_what_only_rows_can_show(tmp_path, monkeypatch):
+def test_a_check_of_built_in_data_finds_errors_without_generating_all_rows(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "empty"))
     path = ROOT / "recipes" / "reformer_cls.yaml"
     assert needs_only_option_checks(load_recipe(path, SMALL_CORPUS), cldr_languages.__name__)
     assert check_data(load_recipe(path, SMALL_CORPUS)) == [] and not (tmp_path / "empty").exists()
-    for changed, said in (
+    for override, error_pattern in (
         ("data.text=words", "no column words in the train split"),
         ("data.validation_fraction=0.1", "has a validation split of its own"),
         ("data.options.languages=[de, xx]", "'xx' is not a language"),
     ):
-        with pytest.raises(UserError, match=said):
-            check_data(load_recipe(path, [*SMALL_CORPUS, changed]))
+        with pytest.raises(UserError, match=error_pattern):
+            check_data(load_recipe(path, [*SMALL_CORPUS, override]))

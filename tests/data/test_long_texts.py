@@ -1,4 +1,4 @@
-"""Long texts: of what the model does not read nothing is encoded, and the tokens of what it reads stay the same."""
+"""Test long texts: only the part that the model reads is encoded, with the same tokens as in the whole text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolkit.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[2]
 WORDS = "the a cat dog sat on mat with hats and there was nothing left to say of it 12 345 x".split()  # noqa: SIM905
-#: What normalisation, tokenizers and their special tokens make something of.
+#: Characters and pieces that normalization and tokenizers handle specially.
 ODD = [
     "  ", "\n", "\t ", "</s>", "<unk>", "é", "\u0301", "\ufb01", "\u200b", "日本", "\u2581", "\U0001f600", "\ud800",
     "\xa0", "\ufdfa", "x" * 40,
@@ -58,7 +58,7 @@ TOKENIZERS = {
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_first_tokens_of_a_text_are_those_of_the_whole_text(tmp_path, monkeypatch, name):
+def test_the_first_tokens_of_a_text_equal_those_of_the_whole_text(tmp_path, monkeypatch, name):
     monkeypatch.setattr(tokenization, "MIN_CHARACTERS", 24)
     monkeypatch.setattr(tokenization, "CHARACTERS_PER_TOKEN", 1)
     tokenizer, draw, cut = TOKENIZERS[name](tmp_path), random.Random(1), 0
@@ -68,17 +68,17 @@ def test_the_first_tokens_of_a_text_are_those_of_the_whole_text(tmp_path, monkey
             place = draw.randrange(len(text) + 1)
             text = text[:place] + draw.choice(ODD) + text[place:]
         count = draw.choice([1, 2, 5, 20, 60])
-        whole = tokenizer.encode(text)
-        assert tokenizer.encode_prefixes([text, "", text[:9]], count)[0] == whole[:count]
-        assert tokenizer([text], count)["input_ids"] == [whole[:count]]
+        all_tokens = tokenizer.encode(text)
+        assert tokenizer.encode_prefixes([text, "", text[:9]], count)[0] == all_tokens[:count]
+        assert tokenizer([text], count)["input_ids"] == [all_tokens[:count]]
         cut += tokenizer.find_safe_cut(text, 24) < len(text)
     if name in ("bytes", "bpe", "pieces", "unigram"):
         assert cut > 200
 
 
 @pytest.mark.parametrize("words", [2_000, pytest.param(200_000, marks=pytest.mark.slow)])
-def test_the_reference_s_offsets_of_a_long_text_are_there_in_seconds(words, tmp_path):
-    """It went through the whole text for each of its tokens: of 10^6 characters in almost three minutes."""
+def test_the_reference_s_offsets_of_a_long_text_are_computed_in_time(words, tmp_path):
+    """Test that offsets do not need a pass over the whole text for each token."""
     tokenizer = pieces("bpe")
     tokenizer.save(tmp_path)
     draw = random.Random(2)
@@ -90,11 +90,11 @@ def test_the_reference_s_offsets_of_a_long_text_are_there_in_seconds(words, tmp_
     )
     script += "found = t.offsets(t._load_sentencepiece(job.path), job.texts[0])\n"
     script += "import json; print(json.dumps(found))"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], input=pickle.dumps(job), capture_output=True, timeout=60, cwd=ROOT, check=True
     )
     ids, spans = tokenizer.encode_with_offsets(text)
-    assert json.loads(done.stdout) == [[index, *span] for index, span in zip(ids, spans, strict=True)]
+    assert json.loads(result.stdout) == [[index, *span] for index, span in zip(ids, spans, strict=True)]
 
 
 def test_a_text_of_50_mb_is_checked_and_tokenized_in_little_memory(tmp_path):
@@ -114,16 +114,16 @@ def test_a_text_of_50_mb_is_checked_and_tokenized_in_little_memory(tmp_path):
         "found = task.prepare(recipe, build_tokenizer(recipe), splits)\n"
         "print(sum(found.num_truncated.values()), resident_bytes('VmHWM') >> 20)"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "x.yaml")], capture_output=True, text=True, timeout=120, cwd=ROOT
     )
-    assert done.returncode == 0, done.stderr
-    truncated, memory = map(int, done.stdout.split())
-    assert truncated == 1
+    assert result.returncode == 0, result.stderr
+    num_truncated, memory = map(int, result.stdout.split())
+    assert num_truncated == 1
     assert memory < 1500, f"{memory} MiB"
 
 
-def test_training_a_tokenizer_on_much_text_is_said_before_it_begins(tmp_path, capfd):
+def test_training_a_tokenizer_on_much_text_is_announced(tmp_path, capfd):
     (tmp_path / "x.yaml").write_text(
         "train: {epochs: 1, learning_rate: 1e-3}\ntokenizer: {kind: sentencepiece, vocab_size: 30}\n"
         "data: {dataset: csv, files: {train: t.csv}, max_length: 64}\n"

@@ -1,4 +1,4 @@
-"""Columns inside of columns: the recipe names them with dots, in what is trained on and in what is labelled."""
+"""Test nested columns, which a recipe names with dots, in training data and in files to label."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ROWS = [{"doc": {"body": {"en": f"text {n}"}, "kind": ["a", "b"][n % 2], "tags":
 COLUMNS = "  text: doc.body.en\n  label: doc.kind\n"
 
 
-def test_columns_inside_of_columns_are_texts_and_labels(recipe):  # noqa: F811
+def test_nested_columns_are_texts_and_labels(recipe):  # noqa: F811
     splits = classification.load_splits(recipe(COLUMNS, train=ROWS, validation=ROWS))
     assert splits["train"][1] == {"text": "text 1", "label": 1}
 
 
-def test_a_column_that_is_called_so_itself_comes_first(recipe):  # noqa: F811
+def test_a_column_with_a_dot_in_its_name_has_priority(recipe):  # noqa: F811
     rows = [{**row, "doc.body.en": "itself"} for row in ROWS]
     assert classification.load_splits(recipe(COLUMNS, train=rows, validation=rows))["train"]["text"][0] == "itself"
 
@@ -40,14 +40,14 @@ def test_parquet_too_and_for_language_models(tmp_path):
     assert splits["train"][0]["text"] == "text 0"
 
 
-def test_a_missing_one_is_refused_with_those_that_there_are(recipe):  # noqa: F811
-    made = recipe("  text: doc.text\n  label: n\n", train=ROWS, validation=ROWS)
-    known = "doc.body.en, doc.kind, doc.tags, n"
-    assert problem(made) == f":11: data.text: no column doc.text in the train split; it has {known}"
+def test_a_missing_column_is_refused_with_the_existing_columns(recipe):  # noqa: F811
+    loaded_recipe = recipe("  text: doc.text\n  label: n\n", train=ROWS, validation=ROWS)
+    existing_columns = "doc.body.en, doc.kind, doc.tags, n"
+    assert problem(loaded_recipe) == f":11: data.text: no column doc.text in the train split; it has {existing_columns}"
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_a_file_to_label_is_read_alike(tmp_path, ending, monkeypatch):
+def test_nested_columns_of_a_file_to_label_are_read(tmp_path, ending, monkeypatch):
     monkeypatch.setattr(tables, "CHUNK_ROWS", 2)
     path = tmp_path / f"t.{ending}"
     if ending == "jsonl":

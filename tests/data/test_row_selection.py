@@ -1,4 +1,4 @@
-"""data.filter and data.split_column: columns say which rows are used, and as what."""
+"""Test data.filter and data.split_column, which select rows and their splits by the values of columns."""
 
 from __future__ import annotations
 
@@ -27,15 +27,19 @@ ROWS = [
 SPLITS = "  split_column: part\n  splits: {validation: dev}\n"
 
 
-def texts(loaded) -> dict[str, list[int]]:
-    splits = classification.load_splits(loaded)
-    return {split: [int(text.split()[1]) for text in rows["text"]] for split, rows in splits.items()}
+def texts(loaded_recipe) -> dict[str, list[int]]:
+    splits = classification.load_splits(loaded_recipe)
+    return {split_name: [int(text.split()[1]) for text in rows["text"]] for split_name, rows in splits.items()}
 
 
-def test_a_column_says_which_split_a_row_is_of(recipe):  # noqa: F811
-    made = recipe(SPLITS, train=ROWS)
-    assert texts(made) == {"train": [0, 2, 5, 7, 10, 12, 15, 17], "validation": [1, 6, 11, 16], "test": [3, 8, 13, 18]}
-    assert "4 of 20 rows are of no split that is used (part) and are left out" in made.found.notes
+def test_a_column_selects_the_split_of_each_row(recipe):  # noqa: F811
+    loaded_recipe = recipe(SPLITS, train=ROWS)
+    assert texts(loaded_recipe) == {
+        "train": [0, 2, 5, 7, 10, 12, 15, 17],
+        "validation": [1, 6, 11, 16],
+        "test": [3, 8, 13, 18],
+    }
+    assert "4 of 20 rows are of no split that is used (part) and are left out" in loaded_recipe.found.notes
     without = texts(recipe("  split_column: part\n  splits: {validation: dev, test: null}\n", train=ROWS))
     assert list(without) == ["train", "validation"]
     held_out = texts(recipe("  split_column: part\n  validation_fraction: 0.25\n", train=ROWS))
@@ -43,7 +47,7 @@ def test_a_column_says_which_split_a_row_is_of(recipe):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("written", "kept"),
+    ("filter_text", "expected_rows"),
     [
         ("{n: 1}", [1, 3, 5, 7, 9, 11, 13, 15, 17, 19]),
         ('{n: "1", at.x: [0, 2]}', [3, 5, 9, 11, 15, 17]),
@@ -51,27 +55,27 @@ def test_a_column_says_which_split_a_row_is_of(recipe):  # noqa: F811
         ("{part: [dev, test], n: 0}", [6, 8, 16, 18]),
     ],
 )
-def test_a_filter_keeps_the_rows_with_these_values(recipe, written, kept):  # noqa: F811
+def test_a_filter_keeps_the_rows_with_these_values(recipe, filter_text, expected_rows):  # noqa: F811
     rows = [{**row, "label": "ab"[n // 2 % 2]} for n, row in enumerate(ROWS)]
-    made = recipe(f"  filter: {written}\n", train=rows, validation=rows)
-    assert texts(made) == {"train": kept, "validation": kept}
-    assert f"data.filter keeps {len(kept)} of 20 train rows" in made.found.notes
+    loaded_recipe = recipe(f"  filter: {filter_text}\n", train=rows, validation=rows)
+    assert texts(loaded_recipe) == {"train": expected_rows, "validation": expected_rows}
+    assert f"data.filter keeps {len(expected_rows)} of 20 train rows" in loaded_recipe.found.notes
 
 
-def test_another_filter_is_other_rows_for_a_language_model_too(tmp_path):
+def test_filters_select_rows_for_a_language_model_too(tmp_path):
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     head = HEAD.replace("config:", "config:\n    is_decoder: true")
     files = "  dataset: json\n  files: {train: t.jsonl}\n" + SPLITS
     (tmp_path / "x.yaml").write_text("task: language_modeling\n" + head + files)
-    found = [
+    row_sets = [
         language_modeling.load_splits(load_recipe(tmp_path / "x.yaml", more))["train"]["text"][:]
         for more in ([], ["data.filter={n: 0}"], ["data.filter={n: 1}"])
     ]
-    assert sorted(found[1] + found[2]) == sorted(found[0]) and found[1] and found[2]
+    assert sorted(row_sets[1] + row_sets[2]) == sorted(row_sets[0]) and row_sets[1] and row_sets[2]
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected_error"),
     [
         (
             "  filter: {m: 1}\n",
@@ -91,13 +95,13 @@ def test_another_filter_is_other_rows_for_a_language_model_too(tmp_path):
         ),
     ],
 )
-def test_rows_that_are_not_there_are_one_line(recipe, more, said):  # noqa: F811
-    found = problem(recipe(more, train=ROWS))
-    assert said in found and len(found.splitlines()) == 1
+def test_a_selection_without_rows_is_reported_in_one_line(recipe, more, expected_error):  # noqa: F811
+    message = problem(recipe(more, train=ROWS))
+    assert expected_error in message and len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "expected_error"),
     [
         ("filter: 5", "x.yaml:9: data.filter: 5 names no column; write {column: value}"),
         ("filter: {a: {b: 1}}", "x.yaml:9: data.filter: {'b': 1} is no value for a to have"),
@@ -106,9 +110,9 @@ def test_rows_that_are_not_there_are_one_line(recipe, more, said):  # noqa: F811
         ("splits: {train: a}", "x.yaml:9: data.splits: is for folders and hub data sets"),
     ],
 )
-def test_keys_that_make_no_sense_are_refused_at_their_line(tmp_path, lines, said):
+def test_unsuitable_selection_keys_are_refused_at_their_line(tmp_path, lines, expected_error):
     files = "  dataset: csv\n  files: {train: t.csv, validation: t.csv}\n"
     (tmp_path / "x.yaml").write_text(HEAD + files + f"  {lines}\n")
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error_info:
         load_recipe(tmp_path / "x.yaml")
-    assert said in str(raised.value) and len(str(raised.value).splitlines()) == 1
+    assert expected_error in str(error_info.value) and len(str(error_info.value).splitlines()) == 1

@@ -1,5 +1,7 @@
-"""Where data comes from: rows alone, never code; by the content of files, never by their time stamps; without a look
-at the network where everything is here."""
+"""Test sources of data: only rows are read, never code.
+
+Files are compared by content and not by time stamp, and local data needs no network.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ ROWS = [{"text": f"text number {index}", "label": ["no", "yes"][index % 2]} for 
 
 
 class Payload:
-    """Unpickled, it leaves a file behind."""
+    """Create a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +37,7 @@ class Payload:
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    """A recipe over a data set, in an empty current folder."""
+    """Return a function that writes a recipe over a data set in an empty current folder."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
@@ -47,12 +49,12 @@ def recipe(tmp_path, monkeypatch):
 
 
 def refusal(recipe) -> str:
-    """What both a check and a run say; they say the same."""
-    with pytest.raises(UserError) as checked:
+    """Return the error of a check and of a run, which must be equal."""
+    with pytest.raises(UserError) as check_error:
         check_data(recipe)
     with pytest.raises(UserError) as run:
         classification.load_splits(recipe)
-    assert str(checked.value) == str(run.value) and "\n" not in str(run.value)
+    assert str(check_error.value) == str(run.value) and "\n" not in str(run.value)
     return str(run.value).removeprefix(str(recipe.path))
 
 
@@ -69,7 +71,7 @@ def test_a_pickle_in_the_current_folder_is_not_opened(recipe, tmp_path):
     Path("train.pkl").write_bytes(pickle.dumps(Payload(ran)))
     assert refusal(recipe("pandas")).startswith(":3: data.dataset: pandas is not read here: only data that cannot run")
     assert not ran.exists()
-    pickle.loads(Path("train.pkl").read_bytes()).close()  # the payload is one
+    pickle.loads(Path("train.pkl").read_bytes()).close()  # the payload is a pickle
     assert ran.exists()
 
 
@@ -86,11 +88,11 @@ def test_every_other_reader_of_the_library_is_refused(recipe, name):
 @pytest.mark.parametrize(
     "name", ["hf://datasets/a/b", "https://a.b/c.csv", "a/b/c", "buckets/a", "a/b.py", "s3://x/y", "../nowhere", "/no"]
 )
-def test_what_is_no_name_of_a_data_set_is_refused(recipe, name):
+def test_an_invalid_name_of_a_data_set_is_refused(recipe, name):
     assert refusal(recipe(name)).startswith(f":3: data.dataset: {name} is neither a folder nor the name of a hub data")
 
 
-def test_a_file_as_the_data_set_is_told_where_it_belongs(recipe):
+def test_a_file_as_the_data_set_is_refused_with_its_key(recipe):
     jsonl(Path("t.jsonl"), ROWS)
     assert "t.jsonl is a file; set its kind (json, csv, xlsx, parquet, arrow, text), and" in refusal(recipe("t.jsonl"))
 
@@ -118,7 +120,7 @@ def test_a_folder_of_pickles_is_refused_and_none_opened(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["https://example.org/train.csv", "../train.csv", "/etc/passwd"])
-def test_a_folder_s_card_may_not_name_data_elsewhere(recipe, place):
+def test_a_folder_s_card_may_not_name_data_outside_of_it(recipe, place):
     Path("corpus").mkdir()
     jsonl(Path("corpus/train.jsonl"), ROWS)
     Path("corpus/README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {place}\n---\nText\n")
@@ -132,7 +134,7 @@ def test_a_folder_s_card_may_name_its_own_files(recipe):
     assert len(classification.load_splits(recipe("corpus"))["train"]) == 10
 
 
-def test_a_folder_s_csv_is_checked_as_a_file_is_unless_its_card_says_how_to_read_it(recipe):
+def test_a_folder_s_csv_is_checked_like_a_file_unless_its_card_has_a_layout(recipe):
     Path("corpus").mkdir()
     rows = "".join(f"text number {index},{index % 2}\n" for index in range(20))
     Path("corpus/train.csv").write_text("text,label\n" + rows + "short\n")
@@ -158,47 +160,49 @@ def test_parquet_and_arrow_files_are_data(recipe, kind):
 # -- content --------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_with_new_content_and_an_old_time_stamp_is_read_anew(recipe):
-    made = recipe("json", "validation_fraction: 0.5, files: {train: t.jsonl}")
+def test_a_file_with_new_content_and_an_old_time_stamp_is_read_again(recipe):
+    loaded_recipe = recipe("json", "validation_fraction: 0.5, files: {train: t.jsonl}")
     path = jsonl(Path("t.jsonl"), ROWS * 3)
-    before = path.stat()
-    assert len(classification.load_splits(made)["train"]) == 30
+    old_stat = path.stat()
+    assert len(classification.load_splits(loaded_recipe)["train"]) == 30
     jsonl(path, [{**row, "text": row["text"].upper()} for row in ROWS])
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert path.stat().st_mtime_ns == before.st_mtime_ns
-    train = classification.load_splits(made)["train"]
+    os.utime(path, ns=(old_stat.st_atime_ns, old_stat.st_mtime_ns))
+    assert path.stat().st_mtime_ns == old_stat.st_mtime_ns
+    train = classification.load_splits(loaded_recipe)["train"]
     assert len(train) == 10 and train["text"][0].startswith("TEXT")
 
 
-def test_a_folder_with_a_new_file_and_an_old_time_stamp_is_read_anew(recipe):
+def test_a_folder_with_a_new_file_and_an_old_time_stamp_is_read_again(recipe):
     Path("corpus").mkdir()
     path = jsonl(Path("corpus/train.jsonl"), ROWS * 3)
-    before = path.stat()
+    old_stat = path.stat()
     assert len(classification.load_splits(recipe("corpus"))["train"]) == 30
     jsonl(path, ROWS)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(path, ns=(old_stat.st_atime_ns, old_stat.st_mtime_ns))
     assert len(classification.load_splits(recipe("corpus"))["train"]) == 10
 
 
-def test_a_file_is_read_once_whatever_it_is_called(recipe, tmp_path):
-    made = recipe("json", "files: {train: 't[1]::a*.jsonl', validation: b.jsonl}")
+def test_a_file_with_any_name_is_read_once(recipe, tmp_path):
+    loaded_recipe = recipe("json", "files: {train: 't[1]::a*.jsonl', validation: b.jsonl}")
     jsonl(Path("t[1]::a*.jsonl"), ROWS)
     jsonl(Path("b.jsonl"), ROWS)
-    assert len(classification.load_splits(made)["train"]) == 20
+    assert len(classification.load_splits(loaded_recipe)["train"]) == 20
     assert len(list(Path(os.environ["TOOLKIT_CACHE"], "rows").iterdir())) == 1
 
 
 def test_a_csv_row_with_more_fields_than_the_header_does_not_shift_the_columns(recipe):
-    made = recipe("csv", "validation_fraction: 0.5, files: {train: t.csv}")
+    loaded_recipe = recipe("csv", "validation_fraction: 0.5, files: {train: t.csv}")
     Path("t.csv").write_text("text,label\n" + "".join(f"a{index},{index % 2},\n" for index in range(8)))
-    assert set(classification.load_splits(made)["train"]["text"]) < {f"a{index}" for index in range(8)}
+    assert set(classification.load_splits(loaded_recipe)["train"]["text"]) < {f"a{index}" for index in range(8)}
     Path("t.csv").write_text("text,label\n" + "".join(f"a{index},{index % 2},more\n" for index in range(8)))
-    assert "t.csv:2: row 1 has 3 fields and the header 2; put quotes round a text that holds ','" in refusal(made)
+    assert "t.csv:2: row 1 has 3 fields and the header 2; put quotes round a text that holds ','" in refusal(
+        loaded_recipe
+    )
 
 
 # -- network --------------------------------------------------------------------------------------------------------
 
-#: Run first in a process: every look-up of a name, and every connection but to this machine, is written down.
+#: Runs first in a process: records every look-up of a name and every connection to other machines.
 WATCH = """
 import os, socket
 real = socket.socket.connect
@@ -215,8 +219,8 @@ socket.getaddrinfo = socket.gethostbyname = lambda host, *_, **__: note(host)
 """
 
 
-def watched(tmp_path: Path, *arguments: object) -> tuple[int, str, str]:
-    """Exit status, what was said, and what was looked up, of a Python process with these arguments."""
+def run_and_watch(tmp_path: Path, *arguments: object) -> tuple[int, str, str]:
+    """Run a Python process with these arguments; return its exit status, its output and its network accesses."""
     (tmp_path / "watch").mkdir(exist_ok=True)
     (tmp_path / "watch" / "sitecustomize.py").write_text(WATCH)
     offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_UPDATE_DOWNLOAD_COUNTS")
@@ -224,36 +228,40 @@ def watched(tmp_path: Path, *arguments: object) -> tuple[int, str, str]:
     environment["PYTHONPATH"] = f"{tmp_path / 'watch'}{os.pathsep}{ROOT}"
     environment["WATCHED"] = str(tmp_path / "watched")
     command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    seen = tmp_path / "watched"
-    return done.returncode, done.stdout + done.stderr, seen.read_text() if seen.exists() else ""
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    network_log = tmp_path / "watched"
+    return (
+        result.returncode,
+        result.stdout + result.stderr,
+        network_log.read_text() if network_log.exists() else "",
+    )
 
 
 @pytest.mark.parametrize("dataset", ["json", "corpus"])
-def test_a_check_of_local_data_looks_nothing_up(recipe, tmp_path, dataset):
+def test_a_check_of_local_data_uses_no_network(recipe, tmp_path, dataset):
     Path("corpus").mkdir()
     jsonl(Path("corpus/train.jsonl"), ROWS)
     files = ", files: {train: corpus/train.jsonl}" if dataset == "json" else ""
-    made = recipe(dataset, "validation_fraction: 0.5" + files)
-    status, out, err = watched(tmp_path, "-m", "toolkit", "recipe", "check", made.path)
-    assert (status, err) == (0, "") and out.endswith(f"{made.path}: ok\n")
+    loaded_recipe = recipe(dataset, "validation_fraction: 0.5" + files)
+    status, out, err = run_and_watch(tmp_path, "-m", "toolkit", "recipe", "check", loaded_recipe.path)
+    assert (status, err) == (0, "") and out.endswith(f"{loaded_recipe.path}: ok\n")
 
 
 SMALL = "attn_layers: [local], hidden_size: 32, axial_pos_embds_dim: [16, 16], axial_pos_shape: [4, 8]"
 
 
 @pytest.mark.slow
-def test_a_run_on_local_data_and_its_evaluation_look_nothing_up(tmp_path):
+def test_a_run_on_local_data_and_its_evaluation_use_no_network(tmp_path):
     jsonl(tmp_path / "t.jsonl", ROWS)
     (tmp_path / "x.yaml").write_text(
         f"train: {{max_steps: 2, learning_rate: 1e-3, output_dir: {tmp_path / 'run'}}}\n"
         f"model: {{config: {{{SMALL}, num_attention_heads: 1, local_num_chunks_after: 1}}}}\n"
         f"data: {{dataset: json, max_length: 32, validation_fraction: 0.5, files: {{train: {tmp_path / 't.jsonl'}}}}}\n"
     )
-    trained = watched(tmp_path, "-m", "toolkit", "finetune", tmp_path / "x.yaml", "--skip-parity", "a test")
-    assert (trained[0], trained[2]) == (0, ""), trained[1]
-    evaluated = watched(tmp_path, "-m", "toolkit", "evaluate", tmp_path / "run", "--split", "validation")
-    assert (evaluated[0], evaluated[2]) == (0, ""), evaluated[1]
+    training = run_and_watch(tmp_path, "-m", "toolkit", "finetune", tmp_path / "x.yaml", "--skip-parity", "a test")
+    assert (training[0], training[2]) == (0, ""), training[1]
+    evaluation = run_and_watch(tmp_path, "-m", "toolkit", "evaluate", tmp_path / "run", "--split", "validation")
+    assert (evaluation[0], evaluation[2]) == (0, ""), evaluation[1]
 
 
 def test_the_watch_sees_look_ups_and_connections(tmp_path):
@@ -265,21 +273,21 @@ for reach in (lambda: socket.getaddrinfo("huggingface.co", 443), lambda: socket.
     except OSError:
         pass
 """
-    assert watched(tmp_path, "-c", code) == (0, "", "huggingface.co\n('10.0.0.1', 80)\n")
+    assert run_and_watch(tmp_path, "-c", code) == (0, "", "huggingface.co\n('10.0.0.1', 80)\n")
 
 
 # -- built-in data --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe_file", ["reformer_cls", "reformer_qa"])
-def test_a_demo_without_its_package_says_how_to_get_it_before_anything_is_computed(monkeypatch, recipe_file):
-    monkeypatch.setitem(sys.modules, "babel", None)  # as where it is not installed
-    here = load_recipe(ROOT / "recipes" / f"{recipe_file}.yaml")
+def test_a_demo_without_its_package_suggests_the_installation(monkeypatch, recipe_file):
+    monkeypatch.setitem(sys.modules, "babel", None)  # simulates a missing package
+    demo_recipe = load_recipe(ROOT / "recipes" / f"{recipe_file}.yaml")
     with pytest.raises(UserError, match=r"data\.dataset: cldr_\w+ is made with babel, .*; pip install .*\[demo\]'$"):
-        check_data(here)
+        check_data(demo_recipe)
 
 
-def test_data_of_one_s_own_needs_no_package_of_the_demos(recipe, monkeypatch, tmp_path):
+def test_other_data_needs_no_package_of_the_demos(recipe, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "babel", None)
     jsonl(tmp_path / "t.jsonl", ROWS)
     assert check_data(recipe("json", f"files: {{train: {tmp_path}/t.jsonl}}, validation_fraction: 0.5")) is not None

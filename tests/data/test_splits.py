@@ -328,9 +328,9 @@ def load(environment: dict[str, str], recipes: list[Path]) -> list:
     """Return the data that the real clients load in a process with this environment."""
     environment |= {"PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", LOAD, *map(str, recipes)]
-    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert completed.returncode == 0, completed.stderr
-    return [json.loads(line) for line in completed.stdout.splitlines()]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_data_sets_of_the_hub_load_and_load_again_without_the_hub(tmp_path):

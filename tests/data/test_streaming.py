@@ -1,5 +1,7 @@
-"""data.streaming: the first rows of a hub data set, by the real client of `datasets`; what is asked of the hub for them
-is counted, and afterwards they are there without it."""
+"""Test data.streaming: the first rows of a hub data set, read by the real client of `datasets`.
+
+The requests to the hub are counted; afterwards the rows are available without the hub.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ data:
 """
 LIMITS = "  limit: {train: 100, validation: 10}\n  splits: {test: null}\n"
 #: The card of a data set whose labels have names.
-NAMED = """\
+CARD_WITH_LABEL_NAMES = """\
 ---
 dataset_info:
   features:
@@ -48,21 +50,21 @@ def row(number: int) -> dict:
     return {"text": f"text {number}", "label": "ab"[number % 2], "n": f"{number % 5:03}", "at": {"x": number // ROWS}}
 
 
-def shard(split: str, number: int, kind: str) -> bytes:
-    """Some rows that follow each other as a file."""
-    found = datasets.Dataset.from_list([row(ROWS * number + index) for index in range(ROWS)])
+def shard(split_name: str, number: int, kind: str) -> bytes:
+    """Return a file of consecutive rows."""
+    rows = datasets.Dataset.from_list([row(ROWS * number + index) for index in range(ROWS)])
     target = io.BytesIO()
     if kind == "csv":
-        found.remove_columns("at").to_csv(target)
+        rows.remove_columns("at").to_csv(target)
     else:
-        {"jsonl": found.to_json, "parquet": found.to_parquet}[kind](target)
+        {"jsonl": rows.to_json, "parquet": rows.to_parquet}[kind](target)
     return target.getvalue()
 
 
 def shards(kind: str) -> dict[str, bytes]:
     return {
-        f"data/{split}-{number:05}-of-{count:05}.{kind}": shard(split, number, kind)
-        for split, count in SHARDS.items()
+        f"data/{split_name}-{number:05}-of-{count:05}.{kind}": shard(split_name, number, kind)
+        for split_name, count in SHARDS.items()
         for number in range(count)
     }
 
@@ -73,8 +75,8 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served():
-    """A hub with data sets of several files."""
+def hub():
+    """Return a hub with data sets of several files."""
     with LoopbackHub() as hub:
         for kind in ("parquet", "jsonl", "csv"):
             hub.add(f"a/{kind}", shards(kind), kind="dataset")
@@ -86,16 +88,16 @@ def served():
 
 
 @pytest.fixture(scope="module")
-def asked(served, home):
-    """The real client, one for all tests."""
-    client = Client(served, home, TOOLKIT_CACHE=str(home.parent / "cache"))
+def hub_client(hub, home):
+    """Return the real client, shared by all tests."""
+    client = Client(hub, home, TOOLKIT_CACHE=str(home.parent / "cache"))
     yield client
     client.close()
 
 
 @pytest.fixture
-def written(tmp_path):
-    """Writes a recipe, each into a file of its own; returns the question for a client."""
+def write_recipe(tmp_path):
+    """Return a function that writes a recipe into a new file and returns the request for a client."""
     numbers = itertools.count()
 
     def write(lines: str, dataset: str = "a/parquet") -> dict[str, str]:
@@ -106,97 +108,107 @@ def written(tmp_path):
     return write
 
 
-def numbers(found: dict, split: str = "train") -> list[int]:
-    """The numbers of a split's rows, which are what they were written as."""
-    assert "rows" in found, found
-    return [int(text.removeprefix("text ")) for text in found["rows"][split]]
+def numbers(answer: dict, split_name: str = "train") -> list[int]:
+    """Return the numbers in the texts of a split's rows."""
+    assert "rows" in answer, answer
+    return [int(text.removeprefix("text ")) for text in answer["rows"][split_name]]
 
 
-def fetched(hub: LoopbackHub) -> set[str]:
-    """The data files of which something was read since the requests were last counted, without their ends."""
+def fetched_files(hub: LoopbackHub) -> set[str]:
+    """Return the names of the data files that the recorded requests read, without suffixes."""
     names = re.compile(r"(?:/resolve/[0-9a-f]{40}|/storage/dataset/.*/[0-9a-f]{40})/data/(\w+-\d+)-of-")
-    found = {match[1] for one in hub.requests if one.method == "GET" and (match := names.search(one.path))}
+    stems = {match[1] for request in hub.requests if request.method == "GET" and (match := names.search(request.path))}
     hub.requests.clear()
-    return found
+    return stems
 
 
-def test_only_the_files_of_the_rows_are_asked_for_and_the_rows_are_there_without_the_hub(served, asked, home, written):
-    found = {}
+def test_only_files_of_the_rows_are_requested_and_the_rows_are_cached(hub, hub_client, home, write_recipe):
+    answers = {}
     for kind in ("parquet", "jsonl", "csv"):
-        served.requests.clear()
-        question = written(LIMITS, f"a/{kind}")["recipe"]
-        first = found[question] = asked.send({"recipe": question})
+        hub.requests.clear()
+        question = write_recipe(LIMITS, f"a/{kind}")["recipe"]
+        first = answers[question] = hub_client.send({"recipe": question})
         assert (numbers(first), numbers(first, "validation")) == (list(range(100)), list(range(10)))
         assert list(first["rows"]) == ["train", "validation"]
-        assert fetched(served) == {"train-00000", "train-00001", "validation-00000"}
+        assert fetched_files(hub) == {"train-00000", "train-00001", "validation-00000"}
         assert first["notes"] == [
-            f"data.streaming: {count} {split} rows, in the order of the data set; data.shuffle_buffer draws them"
-            for split, count in (("train", 100), ("validation", 10))
+            f"data.streaming: {count} {split_name} rows, in the order of the data set; data.shuffle_buffer draws them"
+            for split_name, count in (("train", 100), ("validation", 10))
         ]
-    assert not list(home.rglob("*-of-*"))  # the client has kept nothing
-    moved = served.repositories["dataset", "a/csv"]
-    moved.commit({"data/train.csv": "text,label\nnew,a\n"})
-    old = asked.send(written(LIMITS + f"  revision: {first['commit']}\n", "a/csv"))
-    assert old["rows"] == first["rows"] and fetched(served) == set()
-    moved.refs["main"] = first["commit"]
-    offline = Client(served, home, TOOLKIT_CACHE=str(home.parent / "cache"), HF_HUB_OFFLINE="1")
-    served.requests.clear()
-    for question, first in found.items():
+    assert not list(home.rglob("*-of-*"))  # the client has stored no shard
+    changed_repository = hub.repositories["dataset", "a/csv"]
+    changed_repository.commit({"data/train.csv": "text,label\nnew,a\n"})
+    old = hub_client.send(write_recipe(LIMITS + f"  revision: {first['commit']}\n", "a/csv"))
+    assert old["rows"] == first["rows"] and fetched_files(hub) == set()
+    changed_repository.refs["main"] = first["commit"]
+    offline = Client(hub, home, TOOLKIT_CACHE=str(home.parent / "cache"), HF_HUB_OFFLINE="1")
+    hub.requests.clear()
+    for question, first in answers.items():
         assert offline.send({"recipe": question}) == first
-    other = offline.send(written(LIMITS.replace("100", "40")))
-    assert ":5: data.dataset: offline and not cached: the data set a/parquet " in other["error"]
-    assert served.requests == []
+    offline_answer = offline.send(write_recipe(LIMITS.replace("100", "40")))
+    assert ":5: data.dataset: offline and not cached: the data set a/parquet " in offline_answer["error"]
+    assert hub.requests == []
     offline.close()
 
 
-def test_a_shuffle_buffer_draws_by_the_seed_and_reads_no_further_than_it_must(served, asked, home, written):
+def test_a_shuffle_buffer_draws_by_the_seed_and_reads_no_further_than_needed(hub, hub_client, home, write_recipe):
     lines = LIMITS.replace("100", "30") + "  shuffle_buffer: 20\n"
-    question = written(lines)
-    served.requests.clear()
-    first = asked.send(question)
-    (read,) = {name for name in fetched(served) if name.startswith("train")}  # 30 rows and a buffer of 20: one shard
+    question = write_recipe(lines)
+    hub.requests.clear()
+    first = hub_client.send(question)
+    (read,) = {name for name in fetched_files(hub) if name.startswith("train")}  # 30 rows and a buffer of 20: one shard
     begin = ROWS * int(read[-5:])
-    drawn = numbers(first)
-    assert len(set(drawn)) == 30 and set(drawn) <= set(range(begin, begin + ROWS)) and drawn != sorted(drawn)
+    drawn_numbers = numbers(first)
+    assert (
+        len(set(drawn_numbers)) == 30
+        and set(drawn_numbers) <= set(range(begin, begin + ROWS))
+        and drawn_numbers != sorted(drawn_numbers)
+    )
     assert "data.streaming: 30 train rows, drawn among 20 at a time" in first["notes"]
-    assert numbers(asked.send(written(lines + "seed: 7\n"))) != drawn
+    assert numbers(hub_client.send(write_recipe(lines + "seed: 7\n"))) != drawn_numbers
     shutil.rmtree(home.parent / "cache")
-    served.requests.clear()
-    assert asked.send(question) == first and fetched(served)
+    hub.requests.clear()
+    assert hub_client.send(question) == first and fetched_files(hub)
 
 
-def test_the_limit_is_one_of_rows_that_the_filter_leaves(served, asked, home, written):
-    typed = datasets.Dataset.from_list([{"text": f"text {index}", "label": index % 3} for index in range(20)])
+def test_the_limit_counts_rows_after_the_filter(hub, hub_client, home, write_recipe):
+    dataset = datasets.Dataset.from_list([{"text": f"text {index}", "label": index % 3} for index in range(20)])
     target = io.BytesIO()
-    typed.to_parquet(target)
-    files = {f"{split}.parquet": target.getvalue() for split in ("train", "validation")}
-    served.add("a/typed", {"README.md": NAMED, **files}, kind="dataset")
-    served.requests.clear()
-    found = asked.send(written(LIMITS.replace("100", "30") + "  filter: {n: ['001', '003'], at.x: [0, 1]}\n"))
-    assert numbers(found) == [number for number in range(100) if number % 5 in (1, 3)][:30]
-    assert {name for name in fetched(served) if name.startswith("train")} == {"train-00000", "train-00001"}
-    assert found["notes"][0] == (
+    dataset.to_parquet(target)
+    files = {f"{split_name}.parquet": target.getvalue() for split_name in ("train", "validation")}
+    hub.add("a/typed", {"README.md": CARD_WITH_LABEL_NAMES, **files}, kind="dataset")
+    hub.requests.clear()
+    answer = hub_client.send(
+        write_recipe(LIMITS.replace("100", "30") + "  filter: {n: ['001', '003'], at.x: [0, 1]}\n")
+    )
+    assert numbers(answer) == [number for number in range(100) if number % 5 in (1, 3)][:30]
+    assert {name for name in fetched_files(hub) if name.startswith("train")} == {"train-00000", "train-00001"}
+    assert answer["notes"][0] == (
         "data.streaming: 30 train rows, of 74 that were looked at, in the order of the data set; data.shuffle_buffer "
         "draws them"
     )
-    found = asked.send(written("  filter: {at.x: 1}\n  limit: {train: 99, validation: 99}\n  splits: {test: null}\n"))
-    assert numbers(found) == numbers(found, "validation") == list(range(ROWS, 2 * ROWS))
-    assert found["notes"][0] == (
+    answer = hub_client.send(
+        write_recipe("  filter: {at.x: 1}\n  limit: {train: 99, validation: 99}\n  splits: {test: null}\n")
+    )
+    assert numbers(answer) == numbers(answer, "validation") == list(range(ROWS, 2 * ROWS))
+    assert answer["notes"][0] == (
         "data.streaming: the train split has 50 rows that data.filter keeps, fewer than the 99 of data.limit"
     )
-    found = asked.send(written("  filter: {label: [bad, good]}\n  limit: {train: 8, validation: 4}\n", "a/typed"))
-    assert (numbers(found), numbers(found, "validation")) == ([0, 1, 3, 4, 6, 7, 9, 10], [0, 1, 3, 4])
-    for lines, expected in {
+    answer = hub_client.send(
+        write_recipe("  filter: {label: [bad, good]}\n  limit: {train: 8, validation: 4}\n", "a/typed")
+    )
+    assert (numbers(answer), numbers(answer, "validation")) == ([0, 1, 3, 4, 6, 7, 9, 10], [0, 1, 3, 4])
+    for lines, expected_error in {
         "  filter: {n: 7}\n": ":9: data.filter: no row of the train split has these values, of 300 in all",
         "  filter: {m: 7}\n": ":9: data.filter.m: no column m in the train split; it has text, label, n, at.x",
         "  filter: {at: 7}\n": ":9: data.filter.at: the column at of the train split holds {'x': 0}; it should hold",
     }.items():
-        assert expected in asked.send(written(LIMITS + lines))["error"]
+        assert expected_error in hub_client.send(write_recipe(LIMITS + lines))["error"]
 
 
-def test_what_the_hub_does_not_give_and_a_split_without_a_limit_are_a_line(served, asked, home, written):
-    kept = len(list((home.parent / "cache").rglob("rows.arrow")))
-    for lines, dataset, expected in [
+def test_missing_files_and_missing_limits_are_reported_in_one_line(hub, hub_client, home, write_recipe):
+    num_files = len(list((home.parent / "cache").rglob("rows.arrow")))
+    for lines, dataset, expected_error in [
         ("  limit: {train: 60}\n", "a/parquet",
          ":7: data.limit.validation: missing: data.streaming needs the number of rows of the split validation to fetch"
          "; set it, or data.splits: {validation: null}"),
@@ -209,13 +221,13 @@ def test_what_the_hub_does_not_give_and_a_split_without_a_limit_are_a_line(serve
          "closed; run the same command again"),
         (LIMITS, "a/pictures", ":5: data.dataset: a/pictures holds data of the kind imagefolder, which is not read"),
     ]:  # fmt: skip
-        error = asked.send(written(lines, dataset))["error"]
-        assert expected in error and "\n" not in error and "goes on" not in error, error
-    assert len(list((home.parent / "cache").rglob("rows.arrow"))) == kept
+        error = hub_client.send(write_recipe(lines, dataset))["error"]
+        assert expected_error in error and "\n" not in error and "goes on" not in error, error
+    assert len(list((home.parent / "cache").rglob("rows.arrow"))) == num_files
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    ("lines", "expected_error"),
     [
         ("  dataset: a/b\n  streaming: true\n", "data.limit.train: missing: data.streaming needs the number"),
         ("  dataset: cldr_languages\n  streaming: true\n", ":6: data.streaming: is for a hub data set, not for cldr"),
@@ -225,16 +237,15 @@ def test_what_the_hub_does_not_give_and_a_split_without_a_limit_are_a_line(serve
          ":8: data.split_column: cannot be combined with data.streaming: "),
     ],
 )  # fmt: skip
-def test_keys_that_make_no_sense_are_refused_at_their_line(tmp_path, lines, expected):
+def test_unsuitable_keys_are_refused_at_their_line(tmp_path, lines, expected_error):
     (tmp_path / "x.yaml").write_text(RECIPE.partition("  dataset")[0] + lines)
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error_info:
         load_recipe(tmp_path / "x.yaml")
-    assert expected in str(refused.value)
+    assert expected_error in str(error_info.value)
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_without_the_hub_on_the_same_rows(served, tmp_path):
-    hub = served
+def test_a_killed_run_resumes_on_the_same_rows_without_the_hub(hub, tmp_path):
     hub.add("a/tiny", checkpoint(0))
     hub.add("a/data", shards("jsonl"), kind="dataset")
     data = "{dataset: a/data, max_length: 32, streaming: true, shuffle_buffer: 30, splits: {test: null}"
@@ -243,9 +254,12 @@ def test_a_run_that_was_killed_goes_on_without_the_hub_on_the_same_rows(served, 
     finetune = ("finetune", "x.yaml", "--skip-parity", "a test", "train.output_dir=run")
     more = {"TOOLKIT_CACHE": str(tmp_path / "cache")}
     assert command(hub, tmp_path, *finetune, code=KILLED, **more)[0] == 9
-    assert len(fetched(hub)) in (3, 4)  # 60 rows and a buffer of 30, of shards of 50; one of validation
+    assert len(fetched_files(hub)) in (
+        3,
+        4,
+    )  # 60 rows and a buffer of 30 from shards of 50 rows, and one shard of validation
     splits = json.loads((tmp_path / "run/identity.json").read_text())["splits"]
-    status, said, errors = command(hub, tmp_path, *finetune, **more, HF_HUB_OFFLINE="1")
+    status, output, errors = command(hub, tmp_path, *finetune, **more, HF_HUB_OFFLINE="1")
     assert status == 0 and hub.requests == [], errors
-    assert "resuming run after step" in said and "60 train, 10 validation" in said
+    assert "resuming run after step" in output and "60 train, 10 validation" in output
     assert json.loads((tmp_path / "run/identity.json").read_text())["splits"] == splits

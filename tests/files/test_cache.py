@@ -1,4 +1,4 @@
-"""A damaged cache: found when it is read, said in one line, made anew; what comes out is what it was before."""
+"""Test a damaged cache: reading detects the damage, reports it in one line and rebuilds the same entry."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = [{"text": f"the quick brown fox number {index} jumps", "label": index % 2
 
 @pytest.fixture
 def read(tmp_path, monkeypatch) -> Callable[[], object]:
-    """Reads and tokenizes a recipe's data; what comes out, as one value."""
+    """Return a function that reads and tokenizes a recipe's data and returns the result as one value."""
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "cache"))
     for name, rows in (("t", ROWS), ("v", ROWS[:10])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -49,11 +49,11 @@ def read(tmp_path, monkeypatch) -> Callable[[], object]:
     def result() -> object:
         splits = classification.load_splits(recipe)
         tokenizer = build_tokenizer(recipe, splits["train"]["text"][:])
-        prepared = classification.prepare(recipe, tokenizer, splits)
+        prepared_data = classification.prepare(recipe, tokenizer, splits)
         tokens = tokenize_once(["a fox", "two foxes"], tokenizer)
         examples = [
             {name: np.asarray(value).tolist() for name, value in rows[index].items()}
-            for rows in (prepared.train, prepared.validation)
+            for rows in (prepared_data.train, prepared_data.validation)
             for index in range(len(rows))
         ]
         return examples, tokenizer.fingerprint(), tokens.ids.tolist(), tokens.spans.tolist()
@@ -66,20 +66,20 @@ def entries(folder: Path) -> list[Path]:
 
 
 def times(folder: Path) -> dict[Path, int]:
-    """When each file was written; that of an entry's name says when it was last used."""
+    """Return the time of each file; the file with an entry's name has the time of the last use."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != cache.NAME_FILE}
 
 
-def test_the_second_time_nothing_is_made(read, tmp_path, capfd):
+def test_the_second_read_creates_no_entry(read, tmp_path, capfd):
     first = read()
-    made = times(tmp_path / "cache")
+    first_times = times(tmp_path / "cache")
     assert {path.parent.name for path in entries(tmp_path)} == {"rows", "tokens", "tokenizers"}
     assert read() == first
-    assert times(tmp_path / "cache") == made
+    assert times(tmp_path / "cache") == first_times
     assert capfd.readouterr().err == ""
 
 
-#: Whatever the damage, a hash tells; these are the kinds that reading and comparing could stumble over.
+#: Any damage changes a hash; these kinds could make reading or comparing fail.
 SOME = (
     "empty", "only zeros", "random bytes", "null", "lists nested deeply", "UTF-16", "cut in half", "one bit",
     "a folder", "a pipe", "a link to itself", "nothing",
@@ -87,31 +87,31 @@ SOME = (
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_damaged_file_of_the_cache_is_made_anew(read, tmp_path, capfd, name):
+def test_a_damaged_file_of_the_cache_is_rebuilt(read, tmp_path, capfd, name):
     first = read()
     for number in range(len(entries(tmp_path))):
         entry = entries(tmp_path)[number]
         for file in sorted(path.relative_to(entry) for path in entry.rglob("*") if path.is_file()):
             damage(entry / file, name)
             assert read() == first
-            said = capfd.readouterr().err
-            assert said.count("\n") == 1 and said.startswith("note: the cache is damaged") and entry.name in said
+            errors = capfd.readouterr().err
+            assert errors.count("\n") == 1 and errors.startswith("note: the cache is damaged") and entry.name in errors
             assert (entry / file).is_file()
 
 
 @pytest.mark.parametrize("kind", ["rows", "tokens"])
-def test_entries_that_changed_places_are_made_anew(read, tmp_path, capfd, kind):
+def test_swapped_entries_are_rebuilt(read, tmp_path, capfd, kind):
     first = read()
-    one, other = sorted((tmp_path / "cache" / kind).iterdir())[:2]
-    one.rename(tmp_path / "aside")
-    other.rename(one)
-    (tmp_path / "aside").rename(other)
+    first_entry, second_entry = sorted((tmp_path / "cache" / kind).iterdir())[:2]
+    first_entry.rename(tmp_path / "aside")
+    second_entry.rename(first_entry)
+    (tmp_path / "aside").rename(second_entry)
     assert read() == first
     assert capfd.readouterr().err.count("holds another entry") == 2
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_text("x"), os.mkfifo, lambda path: path.symlink_to(path)])
-def test_something_else_in_the_place_of_an_entry_is_made_anew(read, tmp_path, capfd, make):
+def test_a_foreign_file_at_the_path_of_an_entry_is_replaced(read, tmp_path, capfd, make):
     first = read()
     for entry in entries(tmp_path):
         shutil.rmtree(entry)
@@ -120,22 +120,22 @@ def test_something_else_in_the_place_of_an_entry_is_made_anew(read, tmp_path, ca
     assert capfd.readouterr().err.count("note: the cache is damaged") == len(entries(tmp_path))
 
 
-def test_a_cache_that_cannot_be_written_is_no_fault_of_the_data(read, tmp_path, capfd):
+def test_a_read_only_cache_does_not_prevent_reading_data(read, tmp_path, capfd):
     (tmp_path / "cache").write_text("a file")
     read()
     assert capfd.readouterr().err.startswith(f"note: the cache {tmp_path / 'cache'}: is there and is no folder; ")
 
 
-def test_an_entry_for_which_the_cache_has_no_room_is_made_among_the_temporary_files(read, tmp_path, capfd, monkeypatch):
+def test_an_entry_that_does_not_fit_into_the_cache_is_a_temporary_file(read, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "rows").write_text("in the way, as a full disk would be")
     read()
-    said = capfd.readouterr().err
-    assert said.startswith(f"note: {tmp_path / 'cache' / 'rows'}/") and "is not kept for later runs: " in said
+    errors = capfd.readouterr().err
+    assert errors.startswith(f"note: {tmp_path / 'cache' / 'rows'}/") and "is not kept for later runs: " in errors
 
 
-def test_an_entry_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failed_entry_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "cache"))
 
     def fails(folder: Path) -> None:
@@ -147,16 +147,16 @@ def test_an_entry_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
     assert list((tmp_path / "cache" / "tokens").iterdir()) == []
 
 
-def test_of_two_processes_that_make_an_entry_the_first_keeps_its_own(tmp_path, monkeypatch, capfd):
-    """One of four processes once found its rows gone, since another replaced them by the same."""
+def test_the_first_of_two_processes_keeps_its_entry(tmp_path, monkeypatch, capfd):
+    """Check that a second process does not replace an equal entry that the first process uses."""
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "cache"))
     inodes = []
 
     def fill(folder: Path) -> None:
         if not inodes:
             inodes.append(0)
-            other = cache.get_or_create_entry("tokens", "key", fill)  # as another process does meanwhile
-            inodes[0] = (other / "x").stat().st_ino
+            other_entry = cache.get_or_create_entry("tokens", "key", fill)  # as another process does meanwhile
+            inodes[0] = (other_entry / "x").stat().st_ino
         (folder / "x").write_text("x")
 
     folder = cache.get_or_create_entry("tokens", "key", fill)
@@ -169,16 +169,16 @@ def test_of_two_processes_that_make_an_entry_the_first_keeps_its_own(tmp_path, m
 def test_a_damaged_measurement_of_a_gate_is_measured_again(tmp_path, monkeypatch, capfd, file, name):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     measurements.store("key", {"a": 1.5}, {"constant": np.arange(3.0)})
-    measured, constants = measurements.load("key", dict[str, float])
-    assert measured == {"a": 1.5} and constants["constant"].tolist() == [0, 1, 2]
+    values, constants = measurements.load("key", dict[str, float])
+    assert values == {"a": 1.5} and constants["constant"].tolist() == [0, 1, 2]
     damage(tmp_path / "parity" / "key" / file, name)
     assert measurements.load("key", dict[str, float]) is None
     assert capfd.readouterr().err.count("\n") == 1
-    assert measurements.load("key", dict[str, float]) is None  # and it is gone
+    assert measurements.load("key", dict[str, float]) is None  # the damaged entry is removed
     assert capfd.readouterr().err == ""
 
 
-#: Writes down, when a worker leaves, the files of all modules that it has imported.
+#: Records the files of all modules that a worker has imported when it exits.
 WRITES_MODULES = """\
 import os, sys
 def write():
@@ -193,15 +193,15 @@ os._exit = leave_with
 """
 
 
-def test_the_key_of_a_gate_hangs_on_every_file_that_its_workers_import(tmp_path, monkeypatch):
-    """A changed ``IGNORED_LABEL`` of a module that no list named was once `PARITY, cached`."""
+def test_the_key_of_a_gate_depends_on_every_file_that_its_workers_import(tmp_path, monkeypatch):
+    """Check that a change in any imported module, such as ``IGNORED_LABEL``, changes the key."""
     (tmp_path / "sitecustomize.py").write_text(WRITES_MODULES)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     request, job = reformer_request(TINY_REFORMER), tmp_path / "job"
     write_request(request, randomize_constants(request.weights, request.seed)[0], job)
     run_workers([job], quiet(), workers_of(request))
-    imported = {line for path in tmp_path.glob("modules-*") for line in path.read_text().splitlines()}
-    of_project = {Path(file).relative_to(ROOT) for file in imported if file.startswith(f"{ROOT}/")}
+    module_files = {line for path in tmp_path.glob("modules-*") for line in path.read_text().splitlines()}
+    of_project = {Path(file).relative_to(ROOT) for file in module_files if file.startswith(f"{ROOT}/")}
     of_project = {file for file in of_project if file.parts[0] in ("models", "toolkit")}
     assert {
         Path(name)
@@ -215,22 +215,22 @@ def test_the_key_of_a_gate_hangs_on_every_file_that_its_workers_import(tmp_path,
     copy = copied_source(tmp_path / "copy", "toolkit/__init__.py")
     (copy / "README.md").write_text("what the project is")
     monkeypatch.setattr(measurements, "ROOT", copy)
-    before = measurements.key_of(job)
+    initial_key = measurements.key_of(job)
     (copy / "README.md").write_text("something else")
     (copy / "toolkit" / "parity" / "README.md").write_text("something else")
-    assert measurements.key_of(job) == before
-    hashed, sha256 = set(), measurements.files.file_sha256
-    monkeypatch.setattr(measurements.files, "file_sha256", lambda path: hashed.add(path) or sha256(path))
-    assert measurements.key_of(job) == before and {copy / file for file in of_project} <= hashed
+    assert measurements.key_of(job) == initial_key
+    hashed_files, sha256 = set(), measurements.files.file_sha256
+    monkeypatch.setattr(measurements.files, "file_sha256", lambda path: hashed_files.add(path) or sha256(path))
+    assert measurements.key_of(job) == initial_key and {copy / file for file in of_project} <= hashed_files
     for file in sorted(of_project)[::40]:
         plain = (copy / file).read_bytes()
         (copy / file).write_bytes(plain + b"# changed\n")
-        assert measurements.key_of(job) != before, file
+        assert measurements.key_of(job) != initial_key, file
         (copy / file).write_bytes(plain)
-    assert measurements.key_of(job) == before
+    assert measurements.key_of(job) == initial_key
 
 
-def test_a_gate_whose_measurements_cannot_be_kept_goes_on(tmp_path, monkeypatch, capfd):
+def test_a_gate_continues_if_its_measurements_cannot_be_cached(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / measurements.KIND).write_text("in the way")
@@ -245,74 +245,78 @@ DAY = 86400
 
 
 def command(capsys, *arguments: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["cache", *arguments])
-    return left.value.code, capsys.readouterr().out
+    return exit_info.value.code, capsys.readouterr().out
 
 
 def used_days_ago(folder: Path, days: float) -> None:
     os.utime(folder / cache.NAME_FILE, (time.time() - days * DAY,) * 2)
 
 
-def made(kind: str, key: str) -> Path:
+def create_entry(kind: str, key: str) -> Path:
     return cache.store_entry(kind, key, lambda folder: (folder / "x").write_text(key) and None)
 
 
-def test_all_that_a_recipe_keeps_is_seen_cleared_and_made_again(read, tmp_path, capsys):
+def test_all_entries_of_a_recipe_are_listed_cleared_and_rebuilt(read, tmp_path, capsys):
     first = read()
     place = tmp_path / "cache"
-    kept = entries(tmp_path)
-    assert [entry.path for entry in list_entries(place)] == kept and {path.parent.name for path in kept} <= set(KINDS)
-    size = sum(path.stat().st_size for entry in kept for path in entry.rglob("*") if path.is_file())
+    cached_entries = entries(tmp_path)
+    assert [entry.path for entry in list_entries(place)] == cached_entries and {
+        path.parent.name for path in cached_entries
+    } <= set(KINDS)
+    size = sum(path.stat().st_size for entry in cached_entries for path in entry.rglob("*") if path.is_file())
     assert sum(entry.size for entry in list_entries(place)) == size
-    status, said = command(capsys)
-    assert status == 0 and f"{place}: {len(kept)} entries, " in said and "tokenizers" in said
-    for held in list(cache._held_locks):  # as when the run has ended
-        os.close(cache._held_locks.pop(held))
-    assert len(clear_cache(place).removed_entries) == len(kept) and list_entries(place) == []
+    status, output = command(capsys)
+    assert status == 0 and f"{place}: {len(cached_entries)} entries, " in output and "tokenizers" in output
+    for lock_path in list(cache._held_locks):  # as when the run has ended
+        os.close(cache._held_locks.pop(lock_path))
+    assert len(clear_cache(place).removed_entries) == len(cached_entries) and list_entries(place) == []
     assert read() == first
 
 
 def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkeypatch, capsys):
-    """In a folder that holds others' things, as ``.cache`` of a home folder does; with links that lead out."""
+    """Clear a folder that also contains foreign files, such as ``~/.cache``, and links that lead outside."""
     place, outside = tmp_path / "cache", tmp_path / "outside"
     monkeypatch.setenv("TOOLKIT_CACHE", str(place))
-    elsewhere = {kind: outside / kind / ("a" * 32) / cache.NAME_FILE for kind in ("tokens", "rows")}
-    for kind, name in elsewhere.items():
+    outside_files = {kind: outside / kind / ("a" * 32) / cache.NAME_FILE for kind in ("tokens", "rows")}
+    for kind, name in outside_files.items():
         name.parent.mkdir(parents=True)
         name.write_text(f"{kind}/{'a' * 32}\n")
     (outside / "mine").write_text("mine")
-    ours = [made("tokens", "b" * 32), made("parity", "key")]
+    ours = [create_entry("tokens", "b" * 32), create_entry("parity", "key")]
     (ours[0] / "out").symlink_to(outside)
     (ours[1] / "manifest.json").write_text("damaged")
     hub = place / "huggingface" / "hub" / "models--x" / "blobs" / ("c" * 32)
-    others = [place / "tokens" / "notes.txt", place / "weights" / "best" / "entry.txt", place / "note", hub]
-    for path in others:
+    foreign_files = [place / "tokens" / "notes.txt", place / "weights" / "best" / "entry.txt", place / "note", hub]
+    for path in foreign_files:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
     (place / "rows").symlink_to(outside / "rows")
     (place / "tokens" / ("a" * 32)).symlink_to(outside / "tokens" / ("a" * 32))
     key = "0123456789abcdef" * 4
-    young, left, empty = (place / "tokens" / f".unfinished-{name}" for name in (f"{key}-young", f"{key}-left", "empty"))
-    for path in (young, left, empty):
+    young, abandoned_draft, empty = (
+        place / "tokens" / f".unfinished-{name}" for name in (f"{key}-young", f"{key}-left", "empty")
+    )
+    for path in (young, abandoned_draft, empty):
         path.mkdir()
-    for path in (young, left, theirs := place / "tokens" / ".unfinished-draft"):
+    for path in (young, abandoned_draft, theirs := place / "tokens" / ".unfinished-draft"):
         path.mkdir(exist_ok=True)
         (path / "text").write_text("mine")
-    others.append(theirs / "text")
-    for path in (left, empty, theirs):
+    foreign_files.append(theirs / "text")
+    for path in (abandoned_draft, empty, theirs):
         os.utime(path, (time.time() - DAY,) * 2)
-    status, said = command(capsys, "clear")
-    assert status == 0 and f"{place}: removed 4 entries, " in said
-    assert not any(path.exists() for path in (*ours, left, empty)) and young.is_dir()
-    assert all(path.read_text() == "mine" for path in (*others, outside / "mine"))
-    assert all(name.is_file() for name in elsewhere.values())
+    status, output = command(capsys, "clear")
+    assert status == 0 and f"{place}: removed 4 entries, " in output
+    assert not any(path.exists() for path in (*ours, abandoned_draft, empty)) and young.is_dir()
+    assert all(path.read_text() == "mine" for path in (*foreign_files, outside / "mine"))
+    assert all(name.is_file() for name in outside_files.values())
     assert (place / "rows").is_symlink() and (place / "tokens" / ("a" * 32)).is_symlink()
 
 
-def test_older_than_goes_by_the_last_use(tmp_path, monkeypatch):
+def test_older_than_compares_the_last_use(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
-    old, used = made("tokens", "old"), made("tokens", "used")
+    old, used = create_entry("tokens", "old"), create_entry("tokens", "used")
     for folder in (old, used):
         used_days_ago(folder, 10)
     assert cache.find_entry("tokens", "used") == used
@@ -320,7 +324,7 @@ def test_older_than_goes_by_the_last_use(tmp_path, monkeypatch):
     assert [entry.path for entry in clear_cache(tmp_path, older_than=0).removed_entries] == [used]
 
 
-def test_what_a_run_is_using_stays_until_it_ends(tmp_path, monkeypatch, capsys):
+def test_entries_in_use_stay_until_the_run_ends(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     user = """
 import sys
@@ -329,43 +333,43 @@ print(cache.get_or_create_entry("weights", "a", lambda folder: (folder / "x").wr
 sys.stdin.read()
 """
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    other = made("weights", "b")
+    unused_entry = create_entry("weights", "b")
     with subprocess.Popen([sys.executable, "-c", user], **pipes) as run:
         used = Path(run.stdout.readline().strip())
-        status, said = command(capsys, "clear")
-        assert status == 0 and "removed 1 entry, " in said and "a run is using 1 entry, " in said
-        assert (used / "x").read_text() == "x" and not other.exists()
+        status, output = command(capsys, "clear")
+        assert status == 0 and "removed 1 entry, " in output and "a run is using 1 entry, " in output
+        assert (used / "x").read_text() == "x" and not unused_entry.exists()
         run.communicate()
     assert "removed 1 entry" in command(capsys, "clear")[1] and not used.exists()
 
 
-def test_an_entry_that_is_cleared_between_being_found_and_being_held_is_made_again(tmp_path, monkeypatch):
+def test_an_entry_that_is_cleared_before_its_lock_is_rebuilt(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
-    folder, note_use, cleared = made("tokens", "a"), cache._record_use, []
+    folder, note_use, removed_entries = create_entry("tokens", "a"), cache._record_use, []
 
-    def clear_at_once(found: Path) -> None:
-        note_use(found)
-        if not cleared:
-            cleared.extend(clear_cache(tmp_path).removed_entries)
+    def clear_at_once(entry: Path) -> None:
+        note_use(entry)
+        if not removed_entries:
+            removed_entries.extend(clear_cache(tmp_path).removed_entries)
 
     monkeypatch.setattr(cache, "_record_use", clear_at_once)
     assert (
         cache.get_or_create_entry("tokens", "a", lambda unfinished: (unfinished / "x").write_text("new") and None)
         == folder
     )
-    assert len(cleared) == 1 and (folder / "x").read_text() == "new"
+    assert len(removed_entries) == 1 and (folder / "x").read_text() == "new"
 
 
-def test_an_entry_that_cannot_be_removed_is_said(tmp_path, monkeypatch, capsys):
+def test_an_entry_that_cannot_be_removed_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
-    folder = made("tokens", "a")
+    folder = create_entry("tokens", "a")
     monkeypatch.setattr("toolkit.files.cache.os.rename", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only")))
-    status, said = command(capsys, "clear")
-    assert status == 1 and f"{folder}: cannot be removed: Read-only file system" in said.replace("\n", "")
+    status, output = command(capsys, "clear")
+    assert status == 1 and f"{folder}: cannot be removed: Read-only file system" in output.replace("\n", "")
     assert (folder / "x").is_file() and [path.name for path in folder.parent.iterdir()] == ["a"]
 
 
-def test_a_cache_that_is_not_there_is_empty(tmp_path, monkeypatch, capsys):
+def test_a_missing_cache_is_empty(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "none"))
     assert command(capsys, "clear") == (0, f"{tmp_path / 'none'}: removed 0 entries, 0.0 MB\n")
     assert command(capsys)[0] == 0 and not (tmp_path / "none").exists()

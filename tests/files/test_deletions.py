@@ -1,5 +1,7 @@
-"""What the toolkit deletes and replaces: only a few modules do so, each with a proof that the file is the toolkit's.
-A folder of somebody else's stays as it is, byte for byte."""
+"""Test deletions: only a few modules delete or replace files, after a proof that a file is the toolkit's.
+
+Foreign folders stay unchanged, byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from toolkit.files.ownership import claim_folder, remove_from_run, remove_gate_f
 ROOT = Path(__file__).resolve().parents[2]
 #: Folders whose modules delete and replace files for all others.
 FILES = ("toolkit/files", "models/files")
-#: Other modules that do so -> what, and what proves that it is the toolkit's.
+#: Other modules that delete -> the files, and the proof that they are the toolkit's.
 OTHER_MODULES = {
     "models/operations/loop_code.py": "compiled loops: a digest is in the name, and nobody else may write the folder",
     "toolkit/commands/recipe_new/recipe_new.py": "tables made in this call, at names that were free",
@@ -37,14 +39,14 @@ OTHER_MODULES = {
     "toolkit/parity/other_frameworks/run.py": "results of the dtype before, in a job",
     "toolkit/run_folder/folder.py": "the lock that this process holds",
 }
-#: Of these names every call deletes or replaces, whatever it is called on.
+#: Every call of these names deletes or replaces, for any object.
 ALWAYS = {"unlink", "rmtree", "rmdir", "removedirs", "renames", "truncate", "write_text", "write_bytes"}
-#: These do so as functions of ``os`` or ``shutil``; with one argument, as methods of a path.
+#: These names delete as functions of ``os`` or ``shutil``, or with one argument as methods of a path.
 OF_A_MODULE = {"remove", "replace", "rename", "move"}
 
 
 def deleting(call: ast.Call) -> str | None:
-    """By what name a call deletes or replaces a file; None of other calls."""
+    """Return the name by which a call deletes or replaces a file, or None for other calls."""
     if isinstance(call.func, ast.Name):
         return "open" if call.func.id == "open" and writes(call, 1) else None
     if not isinstance(call.func, ast.Attribute):
@@ -62,13 +64,13 @@ def deleting(call: ast.Call) -> str | None:
 
 
 def writes(call: ast.Call, place: int) -> bool:
-    """Whether a call of ``open`` may begin a file anew, by its mode: one that is no constant may be any."""
-    given = [word.value for word in call.keywords if word.arg == "mode"] or call.args[place : place + 1]
-    return any(not isinstance(mode, ast.Constant) or "w" in str(mode.value) for mode in given)
+    """Return whether a call of ``open`` may truncate a file by its mode; a variable mode counts as any mode."""
+    mode_arguments = [word.value for word in call.keywords if word.arg == "mode"] or call.args[place : place + 1]
+    return any(not isinstance(mode, ast.Constant) or "w" in str(mode.value) for mode in mode_arguments)
 
 
 def modules_that_delete() -> set[str]:
-    """Modules outside of :data:`FILES` with a call that deletes or replaces."""
+    """Return the modules outside of :data:`FILES` with a call that deletes or replaces files."""
     return {
         module
         for folder in ("toolkit", "models")
@@ -79,25 +81,25 @@ def modules_that_delete() -> set[str]:
 
 
 def test_only_the_modules_for_files_delete_or_replace_files():
-    found = modules_that_delete()
-    assert found - OTHER_MODULES.keys() == set(), "use a function of toolkit/files/ or models/files/"
-    assert OTHER_MODULES.keys() - found == set(), "modules that no longer do so"
+    deleting_modules = modules_that_delete()
+    assert deleting_modules - OTHER_MODULES.keys() == set(), "use a function of toolkit/files/ or models/files/"
+    assert OTHER_MODULES.keys() - deleting_modules == set(), "modules that no longer do so"
 
 
-def test_no_call_that_deletes_hides_behind_a_name_of_its_own():
+def test_no_deleting_function_is_imported_by_name():
     for above in ("toolkit", "models"):
         for path in (ROOT / above).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom) and node.module in ("os", "shutil"):
-                    assert not {one.name for one in node.names} & (ALWAYS | OF_A_MODULE), path
+                    assert not {imported_name.name for imported_name in node.names} & (ALWAYS | OF_A_MODULE), path
 
 
-# -- functions that prove it ----------------------------------------------------------------------------------------
+# -- functions with a proof -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def run_with_a_link(tmp_path) -> Path:
-    """The folder of a run, with a file and links to somebody else's file and folder."""
+    """Return the folder of a run with a file, and with links to a foreign file and folder."""
     folder, theirs = tmp_path / "run", tmp_path / "theirs"
     for place in (folder / "logs", theirs):
         place.mkdir(parents=True)
@@ -107,43 +109,43 @@ def run_with_a_link(tmp_path) -> Path:
     return folder
 
 
-def test_a_file_is_removed_from_a_run_and_from_no_other_folder(run_with_a_link):
-    before = everything_in(run_with_a_link.parent)
+def test_a_file_is_removed_only_from_a_run_folder(run_with_a_link):
+    initial_contents = everything_in(run_with_a_link.parent)
     for name in ("logs/rank-1.log", "linked-file", "linked-folder/rank-1.log"):
         remove_from_run(run_with_a_link, run_with_a_link / name)
-    assert everything_in(run_with_a_link.parent) == before, "no run has claimed the folder"
+    assert everything_in(run_with_a_link.parent) == initial_contents, "no run has claimed the folder"
     claim_folder(run_with_a_link)
-    before = everything_in(run_with_a_link.parent)
+    initial_contents = everything_in(run_with_a_link.parent)
     for name in ("linked-file", "linked-folder/rank-1.log", "absent"):
         remove_from_run(run_with_a_link, run_with_a_link / name)
-    assert everything_in(run_with_a_link.parent) == before, "a link was followed or removed"
+    assert everything_in(run_with_a_link.parent) == initial_contents, "a link was followed or removed"
     remove_from_run(run_with_a_link, run_with_a_link / "logs/rank-1.log")
     assert not (run_with_a_link / "logs/rank-1.log").exists()
 
 
-def test_a_file_is_replaced_in_a_run_and_in_no_other_folder(run_with_a_link):
-    before = everything_in(run_with_a_link)
+def test_a_file_is_replaced_only_in_a_run_folder(run_with_a_link):
+    initial_contents = everything_in(run_with_a_link)
     (run_with_a_link / "optimizer").write_text("earlier")
     replace_in_run(run_with_a_link, run_with_a_link / "logs/rank-1.log", "optimizer")
-    assert everything_in(run_with_a_link) == {**before, "optimizer": b"earlier"}
+    assert everything_in(run_with_a_link) == {**initial_contents, "optimizer": b"earlier"}
     claim_folder(run_with_a_link)
     replace_in_run(run_with_a_link, run_with_a_link / "logs/rank-1.log", "optimizer")
     assert (run_with_a_link / "optimizer").read_text() == "mine"
 
 
-def test_nothing_is_lost_at_a_name_that_is_taken_or_in_a_folder_that_is_not_empty(run_with_a_link):
+def test_existing_files_and_full_folders_are_not_replaced(run_with_a_link):
     (run_with_a_link / "nowhere").symlink_to(run_with_a_link / "absent")
-    before = everything_in(run_with_a_link)
-    for taken in ("linked-file", "linked-folder", "logs", "nowhere"):
+    initial_contents = everything_in(run_with_a_link)
+    for existing_name in ("linked-file", "linked-folder", "logs", "nowhere"):
         with pytest.raises(FileExistsError):
-            move_to_free_name(run_with_a_link / "logs" / "rank-1.log", run_with_a_link / taken)
+            move_to_free_name(run_with_a_link / "logs" / "rank-1.log", run_with_a_link / existing_name)
         with pytest.raises(FileExistsError):
-            write_new_file(run_with_a_link / taken, "new")
+            write_new_file(run_with_a_link / existing_name, "new")
     remove_empty_folders([run_with_a_link / "logs", run_with_a_link / "linked-folder", run_with_a_link])
-    assert everything_in(run_with_a_link) == before
+    assert everything_in(run_with_a_link) == initial_contents
 
 
-def test_a_report_is_removed_and_no_other_file_of_its_name(tmp_path):
+def test_a_report_is_removed_but_not_a_foreign_file_of_its_name(tmp_path):
     for name, content in (("theirs", "{}"), ("ours", '{"schema": 1}')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "parity.json").write_text(content)
@@ -151,9 +153,9 @@ def test_a_report_is_removed_and_no_other_file_of_its_name(tmp_path):
     assert everything_in(tmp_path) == {"theirs": None, "theirs/parity.json": b"{}", "ours": None}
 
 
-# -- somebody else's folder -----------------------------------------------------------------------------------------
+# -- foreign folders ------------------------------------------------------------------------------------------------
 
-#: Files that are called as those of the toolkit, and are not.
+#: Foreign files with the names of files of the toolkit.
 LOOKALIKES = (
     "x.partial",
     ".unfinished-x",
@@ -182,9 +184,9 @@ GATE = ("parity", "--model", "ctrl", "--layers", "1", "--length", "8", "n_embd=8
 
 @pytest.fixture(params=["alike", "with a recipe", "with a recipe and metrics", "with a report", "with a log", "locked"])
 def theirs(request, tmp_path) -> Path:
-    """A folder of somebody else's."""
-    kept = {"with a report": ("parity/junit.xml",), "with a log": ("logs/rank-1.log",), "locked": (".lock",)}
-    names = list(kept.get(request.param, LOOKALIKES))
+    """Return a foreign folder."""
+    names_by_kind = {"with a report": ("parity/junit.xml",), "with a log": ("logs/rank-1.log",), "locked": (".lock",)}
+    names = list(names_by_kind.get(request.param, LOOKALIKES))
     names += ["recipe.yaml"] if "recipe" in request.param else []
     names += ["metrics.json"] if "metrics" in request.param else []
     folder = tmp_path / "theirs"
@@ -198,7 +200,7 @@ def theirs(request, tmp_path) -> Path:
 
 
 def everything_in(folder: Path) -> dict[str, bytes | str | None]:
-    """By name below a folder: the bytes of a file, where a link leads, nothing of a folder."""
+    """Return the content of each path below a folder: bytes of a file, target of a link, or None for a folder."""
     return {
         str(path.relative_to(folder)): (
             os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
@@ -208,31 +210,31 @@ def everything_in(folder: Path) -> dict[str, bytes | str | None]:
 
 
 def leave(*arguments: object) -> int:
-    """The exit status of a command."""
-    with pytest.raises(SystemExit) as left:
+    """Return the exit status of a command."""
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(list(map(str, arguments)))
-    return left.value.code or 0
+    return exit_info.value.code or 0
 
 
 @pytest.mark.parametrize("more", [(), ("--processes", "2")])
-def test_finetune_refuses_somebody_elses_folder_and_touches_nothing(recipe_file, theirs, capfd, more):  # noqa: F811
-    before = everything_in(theirs)
+def test_finetune_refuses_a_foreign_folder_and_changes_nothing(recipe_file, theirs, capfd, more):  # noqa: F811
+    initial_contents = everything_in(theirs)
     assert leave("finetune", recipe_file, f"train.output_dir={theirs}", "--skip-parity", "a test", *more) == 2
-    assert capfd.readouterr().err.count("\n") == 1 and everything_in(theirs) == before
+    assert capfd.readouterr().err.count("\n") == 1 and everything_in(theirs) == initial_contents
 
 
-def test_finetune_new_trains_beside_somebody_elses_folder(recipe_file, theirs):  # noqa: F811
-    before = everything_in(theirs)
+def test_finetune_new_trains_next_to_a_foreign_folder(recipe_file, theirs):  # noqa: F811
+    initial_contents = everything_in(theirs)
     short = ("train.max_steps=1", "--skip-parity", "a test", "--new")
     assert leave("finetune", recipe_file, f"train.output_dir={theirs}", *short) == 0
-    assert (theirs.with_name("theirs-2") / "metrics.json").is_file() and everything_in(theirs) == before
+    assert (theirs.with_name("theirs-2") / "metrics.json").is_file() and everything_in(theirs) == initial_contents
 
 
-def test_commands_with_an_output_leave_somebody_elses_folder_as_it_is(run, theirs, capfd):  # noqa: F811
-    before = everything_in(theirs)
+def test_commands_with_an_output_keep_a_foreign_folder_unchanged(run, theirs, capfd):  # noqa: F811
+    initial_contents = everything_in(theirs)
     rows = theirs.parent / "rows.csv"
     rows.write_text("text,label\ncat dog,animals\n")
-    name = next(name for name, content in before.items() if isinstance(content, bytes))
+    name = next(name for name, content in initial_contents.items() if isinstance(content, bytes))
     for arguments in (
         ("export", run, "--format", "hf", "--output", theirs),
         ("export", run, "--format", "hf", "--output", theirs, "--overwrite"),
@@ -245,45 +247,50 @@ def test_commands_with_an_output_leave_somebody_elses_folder_as_it_is(run, their
     ):
         assert leave(*arguments) == 2, arguments
         err = capfd.readouterr().err
-        assert err.count("\n") == 1 and err.startswith("error: ") and everything_in(theirs) == before, (arguments, err)
+        assert err.count("\n") == 1 and err.startswith("error: ") and everything_in(theirs) == initial_contents, (
+            arguments,
+            err,
+        )
 
 
-def test_a_gate_adds_its_report_to_somebody_elses_folder_and_changes_nothing_there(theirs, capfd):
-    """Where a file of the report's name is there, it says so."""
-    before = everything_in(theirs)
+def test_a_gate_adds_its_report_to_a_foreign_folder_and_changes_nothing(theirs, capfd):
+    """Check that a file with the name of a report is reported."""
+    initial_contents = everything_in(theirs)
     status = leave(*GATE, "--output", theirs)
-    if "cpu/junit.xml" in before:
+    if "cpu/junit.xml" in initial_contents:
         assert status == 2 and f"{theirs / 'cpu' / 'junit.xml'}: is not of an earlier gate" in capfd.readouterr().err
     else:
         assert status == 0 and (theirs / "cpu" / "parity.json").is_file()
-    assert {name: content for name, content in everything_in(theirs).items() if name in before} == before
-    assert (set(everything_in(theirs)) == set(before)) == (status == 2)
+    assert {
+        name: content for name, content in everything_in(theirs).items() if name in initial_contents
+    } == initial_contents
+    assert (set(everything_in(theirs)) == set(initial_contents)) == (status == 2)
 
 
-def test_an_export_that_holds_something_else_is_not_replaced(run, tmp_path, capfd):  # noqa: F811
+def test_a_folder_that_is_not_an_export_is_not_replaced(run, tmp_path, capfd):  # noqa: F811
     target = tmp_path / "hf"
     assert leave("export", run, "--format", "hf", "--output", target) == 0
     (target / "notes.txt").write_text("mine")
-    before = everything_in(target)
+    initial_contents = everything_in(target)
     assert leave("export", run, "--format", "hf", "--output", target, "--overwrite") == 2
     assert "holds notes.txt, which is not part of the export" in capfd.readouterr().err
-    assert everything_in(target) == before
+    assert everything_in(target) == initial_contents
     (target / "notes.txt").unlink()
     assert leave("export", run, "--format", "hf", "--output", target, "--overwrite") == 0
 
 
-def test_a_map_does_not_replace_one_that_was_corrected(tmp_path, capfd):
-    (mapped := tmp_path / "map.yaml").write_text("corrected: by hand")
+def test_a_corrected_map_is_not_replaced(tmp_path, capfd):
+    (map_file := tmp_path / "map.yaml").write_text("corrected: by hand")
     for name in ("port.py", "reference.py"):
         (tmp_path / name).write_text("")
     pair = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")
-    assert leave("parity", "map", *pair, "-o", mapped) == 2
-    assert "map.yaml: exists" in capfd.readouterr().err and mapped.read_text() == "corrected: by hand"
+    assert leave("parity", "map", *pair, "-o", map_file) == 2
+    assert "map.yaml: exists" in capfd.readouterr().err and map_file.read_text() == "corrected: by hand"
 
 
 @pytest.mark.slow
-def test_the_logs_of_a_team_go_and_what_else_is_among_them_stays(recipe_file, tmp_path):  # noqa: F811
-    """The folder of a run whose gate was stopped, to which somebody has added notes."""
+def test_the_logs_of_a_team_are_removed_and_foreign_files_stay(recipe_file, tmp_path):  # noqa: F811
+    """Test the folder of a run whose gate was stopped, with added notes."""
     folder = tmp_path / "run"
     (folder / "logs").mkdir(parents=True)
     claim_folder(folder)

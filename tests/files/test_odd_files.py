@@ -1,5 +1,7 @@
-"""Files of odd names, sizes and shapes: read, or refused in a line that names the user's file, soon and in little
-memory."""
+"""Test files with odd names, sizes and shapes.
+
+They are read, or refused soon and with little memory, in one line that names the user's file.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from toolkit.recipe.load import load_recipe
 HEAD = "train: {epochs: 1, learning_rate: 1e-3}\nmodel: {config: {axial_pos_shape: [4, 8]}}\n"
 TABLE = "text,label\n" + "".join(f"text number {index},{'ab'[index % 2]}\n" for index in range(20))
 LINES = "".join(json.dumps({"text": f"text {index}", "label": "ab"[index % 2]}) + "\n" for index in range(20))
-#: Far more than what is read here takes, and far less than what it took.
+#: A generous limit for the files of these tests.
 SECONDS = 40
 
 
@@ -35,27 +37,27 @@ def in_time() -> Iterator[None]:
     def late(*_: object) -> None:
         raise AssertionError(f"reading takes longer than {SECONDS} seconds")
 
-    before = signal.signal(signal.SIGALRM, late)
+    previous_handler = signal.signal(signal.SIGALRM, late)
     signal.alarm(SECONDS)
     yield
     signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, previous_handler)
 
 
 def recipe_of(folder: Path, file: str | Path, kind: str | None = None):
-    """A recipe of a file, or of a folder as a data set."""
-    where = f"dataset: {json.dumps(str(file))}" if kind is None else f"dataset: {kind}, files: {{train: {file}}}"
-    (folder / "x.yaml").write_text(HEAD + f"data: {{{where}, max_length: 32, validation_fraction: 0.5}}\n")
+    """Return a recipe of a file, or of a folder as a data set."""
+    source_keys = f"dataset: {json.dumps(str(file))}" if kind is None else f"dataset: {kind}, files: {{train: {file}}}"
+    (folder / "x.yaml").write_text(HEAD + f"data: {{{source_keys}, max_length: 32, validation_fraction: 0.5}}\n")
     return load_recipe(folder / "x.yaml")
 
 
 def refusal(folder: Path, file: str, kind: str) -> str:
-    """What a check says of a file, behind the file's name."""
-    with pytest.raises(UserError) as refused:
+    """Return the error of a check of a file, without the file's name."""
+    with pytest.raises(UserError) as error_info:
         check_data(recipe_of(folder, file, kind))
     begins = f"{folder / 'x.yaml'}:3: data.files.train: {folder / file}"
-    assert str(refused.value).startswith(begins) and "\n" not in str(refused.value)
-    return str(refused.value).removeprefix(begins)
+    assert str(error_info.value).startswith(begins) and "\n" not in str(error_info.value)
+    return str(error_info.value).removeprefix(begins)
 
 
 # -- names ----------------------------------------------------------------------------------------------------------
@@ -63,7 +65,7 @@ def refusal(folder: Path, file: str, kind: str) -> str:
 
 @pytest.mark.parametrize("cache", ["x[1]", "a*b", "{a,b}?"])
 @pytest.mark.parametrize(("name", "kind"), [("t.csv", "csv"), ("t.csv.gz", "csv"), ("t.jsonl", "json")])
-def test_a_cache_folder_may_be_called_as_a_pattern_is(tmp_path, monkeypatch, cache, name, kind):
+def test_a_cache_folder_may_have_a_name_like_a_pattern(tmp_path, monkeypatch, cache, name, kind):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / cache))
     content = (TABLE if kind == "csv" else LINES).encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
@@ -72,16 +74,16 @@ def test_a_cache_folder_may_be_called_as_a_pattern_is(tmp_path, monkeypatch, cac
 
 
 @pytest.mark.parametrize("folder", ["data [v1]", "a*b", "what?", "a::b"])
-def test_a_folder_of_data_may_be_called_as_a_pattern_is(tmp_path, folder):
+def test_a_folder_of_data_may_have_a_name_like_a_pattern(tmp_path, folder):
     (tmp_path / folder / "in [it]").mkdir(parents=True)
     (tmp_path / folder / "in [it]" / "train.csv").write_text(TABLE)
     (tmp_path / "ab").mkdir()
     (tmp_path / "ab" / "train.csv").write_text("text,label\nsomething,else\n")
     check_data(recipe_of(tmp_path, tmp_path / folder))
     (tmp_path / folder / "in [it]" / "train.csv").write_text('text,label\n"a,b\n')
-    with pytest.raises(UserError, match=r"data.dataset: .*train.csv:2: row 1 opens a quote and does") as refused:
+    with pytest.raises(UserError, match=r"data.dataset: .*train.csv:2: row 1 opens a quote and does") as error_info:
         check_data(recipe_of(tmp_path, tmp_path / folder))
-    assert "/tmp/toolkit-" not in str(refused.value)
+    assert "/tmp/toolkit-" not in str(error_info.value)
 
 
 BAD = {
@@ -100,16 +102,16 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_said_of_the_user_s_file_and_with_its_line(tmp_path, name):
-    kind, content, expected = BAD[name]
+def test_errors_name_the_user_s_file_and_its_line(tmp_path, name):
+    kind, content, expected_error = BAD[name]
     (tmp_path / name).write_bytes(content)
-    told = refusal(tmp_path, name, kind)
-    assert expected in told and "scratch" not in told and "cache" not in told
+    message = refusal(tmp_path, name, kind)
+    assert expected_error in message and "scratch" not in message and "cache" not in message
 
 
 # -- bounds ---------------------------------------------------------------------------------------------------------
 
-#: The peak of the process itself: ``getrusage`` gives a child that of the process it was forked from, if that is more.
+#: The peak memory of the process itself; ``getrusage`` would include the peak of the parent process.
 CHECK = """\
 import sys
 from toolkit.commands.bench.serve import resident_bytes
@@ -122,7 +124,7 @@ finally:
 
 
 def zeros_in(path: Path, size: int) -> None:
-    """A compressed file of one text of zeros, of so many MiB."""
+    """Write a compressed file with one text of `size` MiB of zeros."""
     block = b"0" * 2**20
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("t.csv", "w") as file:
@@ -142,17 +144,17 @@ def zeros_in(path: Path, size: int) -> None:
         *(pytest.param(f"t.csv.{end}", marks=pytest.mark.slow) for end in ("bz2", "xz")),
     ],
 )
-def test_a_bomb_is_refused_before_it_is_written_out(tmp_path, name):
+def test_a_compression_bomb_is_refused_before_it_is_unpacked(tmp_path, name):
     zeros_in(tmp_path / name, 600)
     recipe_of(tmp_path, name, "json" if "json" in name else "csv")
     command = [sys.executable, "-c", CHECK, "recipe", "check", str(tmp_path / "x.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 2
-    assert f"{tmp_path / name} says more than {MAX_RATIO} times its own size" in done.stderr
-    assert int(done.stdout) < 700  # MiB; 600 are in the file, and `datasets` alone takes 200
+    result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert result.returncode == 2
+    assert f"{tmp_path / name} says more than {MAX_RATIO} times its own size" in result.stderr
+    assert int(result.stdout) < 700  # MiB; 600 are in the file, and `datasets` alone takes 200
 
 
-def test_a_file_that_is_packed_as_texts_are_is_read(tmp_path):
+def test_a_normally_compressed_file_is_read(tmp_path):
     with gzip.open(tmp_path / "t.csv.gz", "wb") as file:
         file.write((TABLE + "word " * 2**20 + ",a\n").encode())
     check_data(recipe_of(tmp_path, "t.csv.gz", "csv"))
@@ -174,16 +176,16 @@ def test_many_columns_are_read_in_seconds(tmp_path):
     check_data(recipe_of(tmp_path, "t.jsonl", "json"))
 
 
-def test_columns_without_end_are_refused(tmp_path):
+def test_too_many_columns_are_refused(tmp_path):
     (tmp_path / "t.csv").write_text(wide(10**6))
     (tmp_path / "t.jsonl").write_text(new_keys(20_000))
-    nested = "".join(json.dumps({"text": "a", "more": {f"k{row}": 1}}) + "\n" for row in range(20_000))
-    (tmp_path / "n.jsonl").write_text(nested)
+    nested_rows = "".join(json.dumps({"text": "a", "more": {f"k{row}": 1}}) + "\n" for row in range(20_000))
+    (tmp_path / "n.jsonl").write_text(nested_rows)
     for name, kind in {"t.csv": "csv", "t.jsonl": "json", "n.jsonl": "json"}.items():
         assert refusal(tmp_path, name, kind).startswith(" has more than 8,192 columns by row ")
         with pytest.raises(UserError, match=rf"^{tmp_path / name} has more than 8,192 columns by row"):
             inspect_data(tmp_path / name)
-        if name != "n.jsonl":  # of which `predict` writes the text
+        if name != "n.jsonl":  # `predict` only reads the text of this file
             with pytest.raises(UserError, match=rf"^{tmp_path / name} has more than 8,192 columns by row"):
                 read_table(tmp_path / name, ["text"])
     (tmp_path / "folder").mkdir()
@@ -192,7 +194,7 @@ def test_columns_without_end_are_refused(tmp_path):
         check_data(recipe_of(tmp_path, tmp_path / "folder"))
 
 
-def test_a_text_is_not_taken_for_keys(tmp_path):
+def test_a_text_is_not_counted_as_keys(tmp_path):
     rows = [{"text": f'"k{row}": 1, \\"q{row}": 2, "z', "label": "ab"[row % 2]} for row in range(3000)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     check_data(recipe_of(tmp_path, "t.jsonl", "json"))

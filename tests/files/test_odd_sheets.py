@@ -1,4 +1,4 @@
-"""Odd and damaged files of Excel: the rows of a good sheet in them are read, or a line names the file."""
+"""Test odd and damaged files of Excel: the rows of a valid sheet are read, or one line names the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006"
 WORKBOOK, SHEET, STRINGS = "xl/workbook.xml", "xl/worksheets/sheet1.xml", "xl/sharedStrings.xml"
 RELATIONS, TYPES, STYLES = "xl/_rels/workbook.xml.rels", "[Content_Types].xml", "xl/styles.xml"
-#: Content types of the parts, by the end of their names.
+#: Content types of the parts, by the suffix of their names.
 KINDS = {WORKBOOK: "sheet.main", SHEET: "worksheet", STRINGS: "sharedStrings", STYLES: "styles"}
 
 
@@ -34,8 +34,8 @@ def row(number: object, *cells: str) -> str:
 ROWS = row(1, cell("A1", "text")) + row(2, cell("A2", "cat"))
 
 
-def sheet(rows: str = ROWS, before: str = "") -> str:
-    return f'{before}<worksheet xmlns="{MAIN}"><sheetData>{rows}</sheetData></worksheet>'
+def sheet(rows: str = ROWS, prefix: str = "") -> str:
+    return f'{prefix}<worksheet xmlns="{MAIN}"><sheetData>{rows}</sheetData></worksheet>'
 
 
 def strings(items: str) -> str:
@@ -47,13 +47,13 @@ def styles(inner: str) -> str:
 
 
 def parts() -> dict[str, str | bytes | None]:
-    """The parts of a small file of Excel."""
+    """Return the parts of a small file of Excel."""
     kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
-    listed = (f'<Override PartName="/{part}" ContentType="{kind}.{name}+xml"/>' for part, name in KINDS.items())
+    type_entries = (f'<Override PartName="/{part}" ContentType="{kind}.{name}+xml"/>' for part, name in KINDS.items())
     sheets = '<sheets><sheet name="S" sheetId="1" r:id="rId1"/></sheets>'
     relation = f'<Relationship Id="rId1" Type="{OFFICE}/relationships/worksheet" Target="worksheets/sheet1.xml"/>'
     return {
-        TYPES: f'<Types xmlns="{PACKAGE}/content-types">{"".join(listed)}</Types>',
+        TYPES: f'<Types xmlns="{PACKAGE}/content-types">{"".join(type_entries)}</Types>',
         WORKBOOK: f'<workbook xmlns="{MAIN}" xmlns:r="{OFFICE}/relationships">{sheets}</workbook>',
         RELATIONS: f'<Relationships xmlns="{PACKAGE}/relationships">{relation}</Relationships>',
         SHEET: sheet(),
@@ -76,7 +76,7 @@ def texts(path: Path) -> list[str]:
     return [text for rows in table.chunks() for text in rows.values("text")]
 
 
-MERGED = '<mergeCells><mergeCell ref="A2:XFD1048576"/></mergeCells></worksheet>'
+MERGED_CELLS = '<mergeCells><mergeCell ref="A2:XFD1048576"/></mergeCells></worksheet>'
 LINK = '<externalReferences><externalReference r:id="rId9"/></externalReferences></workbook>'
 READ = {
     "nothing odd": ({}, ["cat"]),
@@ -85,7 +85,7 @@ READ = {
         ["cat"],
     ),
     "merged cells of the whole sheet": (
-        {SHEET: sheet().replace("</worksheet>", MERGED)},
+        {SHEET: sheet().replace("</worksheet>", MERGED_CELLS)},
         ["cat"],
     ),
     "a row at the end": ({SHEET: sheet(ROWS + row(2**20, cell("A1048576", "cow")))}, ["cat", "cow"]),
@@ -112,8 +112,8 @@ READ = {
 
 @pytest.mark.parametrize("kind", READ)
 def test_an_odd_sheet_is_read(kind, tmp_path, recwarn):
-    changes, expected = READ[kind]
-    assert texts(write(tmp_path / "odd.xlsx", changes)) == expected
+    changes, expected_texts = READ[kind]
+    assert texts(write(tmp_path / "odd.xlsx", changes)) == expected_texts
     assert not recwarn.list
 
 
@@ -128,7 +128,7 @@ def test_a_chart_sheet_is_skipped(first, tmp_path):
     assert sheet_rows.find_sheet_table(tmp_path / "chart.xlsx").names == ["Sheet"]
 
 
-DAMAGED = {
+DAMAGED_SHEETS = {
     "a row beyond the last": (
         {SHEET: sheet(ROWS + row(10**9, cell("A1000000000", "x")))},
         "has a row beyond 1,048,576",
@@ -175,14 +175,14 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("kind", DAMAGED)
-def test_a_damaged_sheet_is_named_in_a_line(kind, tmp_path):
-    changes, expected = DAMAGED[kind]
+@pytest.mark.parametrize("kind", DAMAGED_SHEETS)
+def test_a_damaged_sheet_is_reported_in_one_line(kind, tmp_path):
+    changes, expected_error = DAMAGED_SHEETS[kind]
     path = write(tmp_path / "damaged.xlsx", changes)
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error_info:
         texts(path)
-    said = str(raised.value)
-    assert said.startswith(str(path)) and expected in said and "\n" not in said
+    message = str(error_info.value)
+    assert message.startswith(str(path)) and expected_error in message and "\n" not in message
 
 
 def test_empty_cells_beyond_the_table_are_limited(tmp_path, monkeypatch):
@@ -193,15 +193,17 @@ def test_empty_cells_beyond_the_table_are_limited(tmp_path, monkeypatch):
         texts(path)
 
 
-def test_a_checksum_that_is_wrong_and_a_stream_that_is_damaged_are_named(tmp_path):
-    whole = write(tmp_path / "whole.xlsx", {}).read_bytes()
-    directory = whole.index(SHEET.encode(), whole.index(b"PK\x01\x02")) - 46
-    stream = whole.index(SHEET.encode()) + len(SHEET)
-    checksum = whole[: directory + 16] + bytes(4) + whole[directory + 20 :]
-    damaged = (
-        whole[: stream + 8] + bytes(byte ^ 0x55 for byte in whole[stream + 8 : stream + 40]) + whole[stream + 40 :]
+def test_a_wrong_checksum_and_a_damaged_stream_are_reported(tmp_path):
+    valid_content = write(tmp_path / "whole.xlsx", {}).read_bytes()
+    directory = valid_content.index(SHEET.encode(), valid_content.index(b"PK\x01\x02")) - 46
+    stream = valid_content.index(SHEET.encode()) + len(SHEET)
+    checksum = valid_content[: directory + 16] + bytes(4) + valid_content[directory + 20 :]
+    damaged_stream = (
+        valid_content[: stream + 8]
+        + bytes(byte ^ 0x55 for byte in valid_content[stream + 8 : stream + 40])
+        + valid_content[stream + 40 :]
     )
-    for content in (checksum, damaged):
+    for content in (checksum, damaged_stream):
         (tmp_path / "damaged.xlsx").write_bytes(content)
         with pytest.raises(UserError, match=r"damaged\.xlsx is a damaged sheet of Excel"):
             texts(tmp_path / "damaged.xlsx")

@@ -1,4 +1,4 @@
-"""Odd files of rows: a run, `predict --input` and `recipe new` read each alike, or refuse it with the same line."""
+"""Test odd files of rows: a run, `predict --input` and `recipe new` read each file equally, or refuse it equally."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEAD = "train: {epochs: 1, learning_rate: 1e-3}\n"
 BODY = "x,1\ny,2\n"
 XY = (("text", "n"), ("x", "1"), ("y", "2"))
 LINES = '{"text": "x", "n": "1"}\n{"text": "y", "n": "2"}\n'
-#: A lone surrogate, which no file of Arrow can hold and a run replaces.
+#: A lone surrogate, which a file of Arrow cannot contain and a run replaces.
 HALF = "\ufffd"
 
 
@@ -51,7 +51,7 @@ def arrow(kind: str) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def zipped(**members: bytes) -> bytes:
+def zip_files(**members: bytes) -> bytes:
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w") as archive:
         for name, content in members.items():
@@ -74,7 +74,7 @@ def sheet(*rows: Sequence[Any]) -> bytes:
     return sink.getvalue()
 
 
-#: What it is -> a file's name, its content, and its header and rows or, as a text, why it is refused.
+#: Description -> a file's name, its content, and its header and rows or the message of its refusal.
 FILES: dict[str, tuple[str, bytes, Any]] = {
     # The layout of csv.
     "commas": ("a.csv", f"text,n\n{BODY}".encode(), XY),
@@ -137,11 +137,11 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "gzip without its ending": ("a.csv", gzip.compress(f"text,n\n{BODY}".encode()), XY),
     "zstd": ("a.jsonl.zst", by_arrow("zstd", LINES.encode()), XY),
     "lz4": ("a.csv.lz4", by_arrow("lz4", f"text,n\n{BODY}".encode()), XY),
-    "zip": ("a.csv.zip", zipped(**{"a.csv": f"text,n\n{BODY}".encode()}), XY),
+    "zip": ("a.csv.zip", zip_files(**{"a.csv": f"text,n\n{BODY}".encode()}), XY),
     "a zip of a Mac, tabs": (
-        "a.zip", zipped(MAC__x=b"\0", a__=b"", **{"a__._a.tsv": b"\0", "a__a.tsv": b"text\tn\nx\t1\ny\t2\n"}), XY,
+        "a.zip", zip_files(MAC__x=b"\0", a__=b"", **{"a__._a.tsv": b"\0", "a__a.tsv": b"text\tn\nx\t1\ny\t2\n"}), XY,
     ),
-    # Without an ending that says it.
+    # Without a suffix of the format.
     "commas without an ending": ("a", f"text,n\n{BODY}".encode(), XY),
     "tabs in .label": ("a.label", b"text\tn\nx\t1\ny\t2\n", XY),
     "JSON without an ending": ("a", LINES.encode(), XY),
@@ -207,7 +207,7 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "categories in parquet": ("a.parquet", parquet(pa.array(["1", "2"]).dictionary_encode()), XY),
     "Arrow, a stream": ("a.arrow", arrow("stream"), XY),
     "Arrow, a file": ("a.arrow", arrow("file"), XY),
-    # What is refused.
+    # Refused files.
     "a short row": ("a.csv", b"text,n\nx,1\ny\nz,3\n", ":3: row 2 has 1 field and the header 2"),
     "a long row": ("a.csv", b'text,n\n"x\n",1\ny,1,2\n', ":4: row 2 has 3 fields and the header 2"),
     "an unquoted line break": ("a.tsv", b"text\tn\nx\nz\t1\ny\t2\n", ":2: row 1 has 1 field and the header 2"),
@@ -233,23 +233,23 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "bytes that are no text, packed": ("a.csv.gz", gzip.compress(b"text,n\nx,1\n\xe4,2\n"), ":3: is not UTF-8"),
     "a cut archive": ("a.csv.gz", gzip.compress(f"text,n\n{BODY * 99}".encode())[:-9], " cannot be unpacked"),
     "no archive": ("a.csv.gz", f"text,n\n{BODY}".encode(), " is not packed"),
-    "a zip of several tables": ("a.zip", zipped(**{"a.csv": b"text,n\nx,1\n", "b.csv": b"text,n\nx,1\n"}),
+    "a zip of several tables": ("a.zip", zip_files(**{"a.csv": b"text,n\nx,1\n", "b.csv": b"text,n\nx,1\n"}),
                                 " cannot be unpacked: it holds 2 files (a.csv, b.csv), where one is to be; unpack it"),
     "a damaged zst": ("a.csv.zst", b"\x28\xb5\x2f\xfdxxxx", " cannot be unpacked: ZSTD"),
-    "no sheet": ("a.xlsx", zipped(**{"a.csv": b"text,n\nx,1\n"}), " is no sheet of Excel (.xlsx)"),
+    "no sheet": ("a.xlsx", zip_files(**{"a.csv": b"text,n\nx,1\n"}), " is no sheet of Excel (.xlsx)"),
     "a wide row of a sheet": ("a.xlsx", sheet(["text", "n"], ["x", "1"], ["y", "2", "3"]),
                               ":3: row 2 has 3 fields and the header 2"),
     "no parquet": ("a.parquet", b"PAR1 and no more", " cannot be read"),
 }  # fmt: skip
 
-#: The keys of a recipe that say how a file is written.
+#: The keys of a recipe for the layout of a file.
 LAYOUT = ("delimiter", "encoding", "quote", "columns")
-#: Of a file that `recipe new` refuses, the delimiter that a recipe names.
+#: The delimiters of files that `recipe new` refuses.
 DELIMITERS = {"a short row of a semicolon file": ";"}
 
 
 def plain(value: Any) -> Any:
-    """A value without what Arrow adds to it: nothing where another row has a key, and the half of a character."""
+    """Return a value without Arrow's additions: None for a missing key, and replaced surrogates."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items() if item is not None}
     return HALF if value == "\ud83d" else value
@@ -260,7 +260,7 @@ def as_rows(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> tuple[tuple[
 
 
 def trained_on(path: Path, kind: str, layout: Mapping[str, Any]) -> Any:
-    """The header and rows of a file as a run reads it, with the layout that `recipe new` writes."""
+    """Return the header and rows of a file as a run reads it, with the layout that `recipe new` writes."""
     files = {"train": str(path)}
     data = {"dataset": kind, "files": files, "max_length": 32, **layout}
     (path.parent / "x.yaml").write_text(f"{HEAD}data: {json.dumps(data | {'label': 'n'})}\n")
@@ -268,16 +268,18 @@ def trained_on(path: Path, kind: str, layout: Mapping[str, Any]) -> Any:
     return as_rows(rows.column_names, (row.values() for row in rows))
 
 
-def labelled(path: Path, recipe: Recipe, needed: Sequence[str] = ("text",), **layout: str | None) -> Any:
-    """The header and rows of a file as `predict --input` reads it."""
-    kind, delimiter, rest = find_source_layout(recipe, path, needed, **layout)
-    table = read_table(path, needed, delimiter, layout=rest, kind=kind)
+def read_for_prediction(
+    path: Path, recipe: Recipe, required_columns: Sequence[str] = ("text",), **layout: str | None
+) -> Any:
+    """Return the header and rows of a file as `predict --input` reads it."""
+    kind, delimiter, rest = find_source_layout(recipe, path, required_columns, **layout)
+    table = read_table(path, required_columns, delimiter, layout=rest, kind=kind)
     parts = ([part.column(index) for index in range(len(table.names))] for part in table.chunks())
     return as_rows(table.names, (row for columns in parts for row in zip(*columns, strict=True)))
 
 
 def outcome(path: Path, read: Callable[[], Any]) -> Any:
-    """What is read, or what is said of the file, behind its name."""
+    """Return the content of a file, or the message about it without its name."""
     try:
         return read()
     except UserError as problem:
@@ -285,35 +287,44 @@ def outcome(path: Path, read: Callable[[], Any]) -> Any:
         return str(problem).partition(str(path))[2]
 
 
-@pytest.mark.parametrize("what", FILES)
-def test_a_file_is_read_or_refused_alike_by_runs_predictions_and_new_recipes(tmp_path, what):
-    name, content, expected = FILES[what]
+@pytest.mark.parametrize("description", FILES)
+def test_runs_predictions_and_new_recipes_read_or_refuse_a_file_equally(tmp_path, description):
+    name, content, expected_outcome = FILES[description]
     path = tmp_path / name
     path.write_bytes(content)
     (tmp_path / "plain.yaml").write_text(f"{HEAD}data: {{dataset: csv, max_length: 32, files: {{train: {path}}}}}\n")
-    found: list[DataFiles] = []
+    data_files: list[DataFiles] = []
 
-    def drafted() -> Any:
-        found.append(inspect_data(path))
-        rows = found[0].rows
+    def read_draft() -> Any:
+        data_files.append(inspect_data(path))
+        rows = data_files[0].rows
         assert rows is not None
         return as_rows(rows.column_names, (row.values() for row in rows))
 
-    new = outcome(path, drafted)
-    layout = {key: getattr(found[0], key) for key in LAYOUT} if found else {"delimiter": DELIMITERS.get(what)}
-    kind = found[0].kind if found else KIND_BY_ENDING.get(content_ending(path), "csv")
+    new = outcome(path, read_draft)
+    layout = (
+        {key: getattr(data_files[0], key) for key in LAYOUT}
+        if data_files
+        else {"delimiter": DELIMITERS.get(description)}
+    )
+    kind = data_files[0].kind if data_files else KIND_BY_ENDING.get(content_ending(path), "csv")
     run = outcome(path, lambda: trained_on(path, kind, layout))
     columns = layout.get("columns")
-    given = {key: layout.get(key) for key in ("encoding", "quote")} | {"columns": columns and ",".join(columns)}
-    if name.endswith((".label", ".txt")):  # for the others, it is the one that fits
-        given["delimiter"] = layout.get("delimiter")
-    needed = ("text",) if isinstance(new, str) or "text" in new[0] else ()
-    prediction = outcome(path, lambda: labelled(path, load_recipe(tmp_path / "plain.yaml"), needed, **given))
+    layout_options = {key: layout.get(key) for key in ("encoding", "quote")} | {
+        "columns": columns and ",".join(columns)
+    }
+    if name.endswith((".label", ".txt")):  # for other files, the default delimiter is correct
+        layout_options["delimiter"] = layout.get("delimiter")
+    required_columns = ("text",) if isinstance(new, str) or "text" in new[0] else ()
+    prediction = outcome(
+        path,
+        lambda: read_for_prediction(path, load_recipe(tmp_path / "plain.yaml"), required_columns, **layout_options),
+    )
     assert new == run == prediction
-    assert new == expected or (isinstance(expected, str) and new.startswith(expected))
+    assert new == expected_outcome or (isinstance(expected_outcome, str) and new.startswith(expected_outcome))
 
 
-def test_a_header_alone_is_read_and_has_nothing_to_learn(tmp_path):
+def test_a_file_with_only_a_header_has_no_rows_to_learn(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,n\n")
     assert read_table(path, ["text"]).size == 0
@@ -322,7 +333,7 @@ def test_a_header_alone_is_read_and_has_nothing_to_learn(tmp_path):
         trained_on(path, "csv", {})
 
 
-def test_columns_without_names_get_one_in_a_run_and_stay_as_they_are_in_a_labelled_file(tmp_path):
+def test_unnamed_columns_get_names_in_a_run_but_not_in_a_labeled_file(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,n,,,z,z\nx,1,,2,3,4\n")
     assert trained_on(path, "csv", {})[0] == ("text", "n", "Unnamed: 2", "Unnamed: 3", "z", "z.1")
@@ -330,22 +341,24 @@ def test_columns_without_names_get_one_in_a_run_and_stay_as_they_are_in_a_labell
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "expected"),
+    ("name", "content", "expected_error"),
     [
         ("a.docx", b"\0\1\2\3", ": its name should end in one of .csv, .tsv"),
         ("a", b"To be, or not to be\nWhether, as, it, is\n", ": its name should end in one of .csv, .tsv"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", ": is a sheet of an Excel before 2007, or has a password"),
     ],
 )
-def test_another_kind_of_file_is_refused_alike(tmp_path, name, content, expected):
+def test_another_kind_of_file_is_refused_equally(tmp_path, name, content, expected_error):
     path = tmp_path / name
     path.write_bytes(content)
-    said = [outcome(path, read) for read in (lambda: inspect_data(path), lambda: read_table(path, ["text"]))]
-    assert said[1].startswith(expected)
-    assert said[0].partition("; --task language_modeling")[0] == said[1]  # a way out that tables do not have
+    messages = [outcome(path, read) for read in (lambda: inspect_data(path), lambda: read_table(path, ["text"]))]
+    assert messages[1].startswith(expected_error)
+    assert (
+        messages[0].partition("; --task language_modeling")[0] == messages[1]
+    )  # an alternative that tables do not have
 
 
-def test_a_text_with_commas_or_tabs_here_and_there_is_no_table(tmp_path):
+def test_a_text_with_a_few_commas_or_tabs_is_not_a_table(tmp_path):
     texts = ["Enter Hamlet, Horatio\nExit Hamlet, Horatio\n" * 9, "a\tb\nc\n", "a,b\n", "one\ntwo\n"]
     for content in [*texts, "Of __label__a __label__b x\n" * 2]:
         (tmp_path / "a.txt").write_text(content)
@@ -357,19 +370,19 @@ def test_a_text_with_commas_or_tabs_here_and_there_is_no_table(tmp_path):
     assert inspect_data(tmp_path / "a.txt", as_text=True).kind == "text"
 
 
-def test_a_text_file_to_label_is_a_table_where_it_has_the_columns(tmp_path):
+def test_a_text_file_to_label_is_a_table_if_it_has_the_columns(tmp_path):
     (tmp_path / "r.yaml").write_text(f"{HEAD}data: {{dataset: csv, max_length: 32, files: {{train: t.csv}}}}\n")
     recipe, path = load_recipe(tmp_path / "r.yaml"), tmp_path / "a.txt"
     for content, kind in {"text\tn\nx\t1\n": "csv", "a\tn\nx\t1\n": "text", "text\nx\n": "text"}.items():
         path.write_text(content)
         assert find_source_layout(recipe, path, ["text"]).kind == kind
     assert find_source_layout(recipe, path, ["text"], columns="text").kind == "csv"
-    named = load_recipe(tmp_path / "r.yaml", ["data.columns=[n, text]"])
+    recipe_with_columns = load_recipe(tmp_path / "r.yaml", ["data.columns=[n, text]"])
     path.write_text("1\tx\n2\ty\n")
-    assert find_source_layout(named, path, ["text"])[0::2] == ("csv", Layout(columns=("n", "text")))
+    assert find_source_layout(recipe_with_columns, path, ["text"])[0::2] == ("csv", Layout(columns=("n", "text")))
 
 
-def test_where_a_column_is_missing_and_the_first_row_is_no_header_that_is_said(tmp_path):
+def test_a_missing_column_and_header_are_reported(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("spam,x\nham,y\nspam,z\nspam,w\nham,v\n")
     hint = "; its first row looks like data: name the columns with"

@@ -1,4 +1,4 @@
-"""Sheets of Excel: where the table is in the file, and what is written as one."""
+"""Test sheets of Excel: the position of the table in a file, and written sheets."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def book_of(path: Path, **sheets: Sequence[Sequence[Any]]) -> Path:
         ([["Export"], ["made", "in May"], []], ["Export", "made in May"]),
     ],
 )
-def test_titles_above_a_table_are_left_out(tmp_path, above, titles):
+def test_titles_above_a_table_are_omitted(tmp_path, above, titles):
     path = book_of(tmp_path / "a.xlsx", Sheet=[*above, HEADER, *ROWS])
     assert list(read_sheet_rows(path)) == [HEADER, *READ]
     assert find_sheet_table(path).titles == titles and len(find_sheet_table(path).notes) == bool(titles)
     assert list(read_sheet_rows(path, tuple(HEADER))) == [HEADER, *READ]
-    others = ("a", "b", "c")
-    assert list(read_sheet_rows(path, others)) == [list(others), HEADER, *READ]
+    other_header = ("a", "b", "c")
+    assert list(read_sheet_rows(path, other_header)) == [list(other_header), HEADER, *READ]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_titles_above_a_table_are_left_out(tmp_path, above, titles):
         [["Text"], ["text 0", "a"], ["text 1", "b"], ["text 2", "a"]],
     ],
 )
-def test_a_header_that_lacks_a_name_is_not_taken_for_a_title(tmp_path, rows):
+def test_a_header_with_a_missing_name_is_not_a_title(tmp_path, rows):
     path = book_of(tmp_path / "a.xlsx", Sheet=rows)
     with pytest.raises(UnreadableFileError, match=rf"a.xlsx:2: row 1 has {len(rows[1])} fields and the header"):
         list(read_sheet_rows(path))
@@ -70,8 +70,8 @@ def test_an_empty_cell_of_a_row_does_not_move_the_header(tmp_path):
     rows = [HEADER, [0, None, "a"], [1, "text 1"], *ROWS]
     path = book_of(tmp_path / "a.xlsx", Sheet=rows)
     assert next(read_sheet_rows(path)) == HEADER and not find_sheet_table(path).notes
-    one = book_of(tmp_path / "b.xlsx", Sheet=[["text"], ["a"], ["b"]])
-    assert list(read_sheet_rows(one)) == [["text"], ["a"], ["b"]]
+    one_column_book = book_of(tmp_path / "b.xlsx", Sheet=[["text"], ["a"], ["b"]])
+    assert list(read_sheet_rows(one_column_book)) == [["text"], ["a"], ["b"]]
 
 
 def test_a_note_quotes_the_beginning_of_long_names():
@@ -94,7 +94,7 @@ def test_the_sheet_with_rows_is_read_and_named(tmp_path):
         list(read_sheet_rows(empty))
 
 
-def test_what_was_left_out_is_a_note_of_a_run_and_the_wrong_kind_an_error(tmp_path, monkeypatch):
+def test_omitted_rows_are_noted_and_a_wrong_format_is_an_error(tmp_path, monkeypatch):
     from toolkit.commands.recipe_check import check_data
 
     monkeypatch.chdir(tmp_path)
@@ -110,7 +110,7 @@ def test_what_was_left_out_is_a_note_of_a_run_and_the_wrong_kind_an_error(tmp_pa
         check_data(load_recipe("csv.yaml"))
 
 
-def test_rows_are_written_as_a_sheet_and_read_back_the_same(tmp_path):
+def test_written_sheets_are_read_back_equally(tmp_path):
     cells = ["=1+1", "001", "12", "-3.5", "1e5", "12345678901234567", "", "a\x01b", "@x", "TRUE", "2024-01-02"]
     source = tmp_path / "a.csv"
     source.write_text("text,n\n" + "".join(f'"{cell}",{number}\n' for number, cell in enumerate(cells)), newline="")
@@ -119,21 +119,26 @@ def test_rows_are_written_as_a_sheet_and_read_back_the_same(tmp_path):
     with open_table_writer(target, table, {"label": str, "score": float}) as writer:
         for rows in table.chunks():
             writer.write(rows, [["=x"] * len(rows), [0.25] * len(rows)])
-    header, *written = read_sheet_rows(target)
+    header, *written_rows = read_sheet_rows(target)
     assert header == ["text", "n", "label", "score"]
-    assert [row[0] for row in written] == [cell.replace("\x01", "\ufffd") for cell in cells]
-    assert {tuple(row[2:]) for row in written} == {("=x", "0.25")}
+    assert [row[0] for row in written_rows] == [cell.replace("\x01", "\ufffd") for cell in cells]
+    assert {tuple(row[2:]) for row in written_rows} == {("=x", "0.25")}
     sheet = openpyxl.load_workbook(target).active
     assert not [cell for row in sheet.iter_rows() for cell in row if cell.data_type == "f"]
     assert [sheet.cell(row, 1).value for row in (3, 4, 5)] == ["001", 12, -3.5]
 
 
-def test_what_a_sheet_cannot_hold_is_refused(tmp_path):
+def test_a_too_long_text_for_a_sheet_is_refused(tmp_path):
     source = tmp_path / "a.csv"
     source.write_text(f"text\n{'x' * 2**15}\n")
     table = read_table(source, ["text"])
-    said = r"b.xlsx: a sheet of Excel cannot hold a text of more than 32,767 characters; end the output in .csv"
-    with pytest.raises(UserError, match=said), open_table_writer(tmp_path / "b.xlsx", table, {"label": str}) as writer:
+    expected_error = (
+        r"b.xlsx: a sheet of Excel cannot hold a text of more than 32,767 characters; end the output in .csv"
+    )
+    with (
+        pytest.raises(UserError, match=expected_error),
+        open_table_writer(tmp_path / "b.xlsx", table, {"label": str}) as writer,
+    ):
         for rows in table.chunks():
             writer.write(rows, [["y"]])
     assert not (tmp_path / "b.xlsx").exists()

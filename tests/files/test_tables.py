@@ -1,4 +1,4 @@
-"""Rows of every kind of file, read in chunks and written to every kind with columns added."""
+"""Test tables of every format: read in chunks, and written to every format with more columns."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from toolkit.files import json_rows, tables
 from toolkit.files.table_writer import check_target, open_table_writer
 from toolkit.files.tables import read_table
 
-ADDED = {"label": str, "share": float, "place": int}
-#: What only survives where nobody interprets it.
+NEW_COLUMNS = {"label": str, "share": float, "place": int}
+#: Values that survive only if they are not interpreted.
 ROWS = [
     {"id": "001", "text": "two\nlines, one \"quoted\"", "note": "NA"},
     {"id": "1e5", "text": "日本語 🙂\u2028", "note": ""},
@@ -29,7 +29,7 @@ VALUES = [["a", None, "c, d"], [0.1, None, 1e-30], [0, None, 7]]
 
 
 def write(path: Path, rows: list[dict], **options) -> Path:
-    """Rows as a library would write them."""
+    """Write rows with an independent library."""
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     elif path.suffix == ".json":
@@ -39,14 +39,14 @@ def write(path: Path, rows: list[dict], **options) -> Path:
     else:
         options = {"delimiter": "\t" if path.suffix == ".tsv" else ",", **options}
         with open(path, "w", newline="", encoding="utf-8") as file:
-            found = csv.writer(file, **options)
-            found.writerow(rows[0])
-            found.writerows(row.values() for row in rows)
+            writer = csv.writer(file, **options)
+            writer.writerow(rows[0])
+            writer.writerows(row.values() for row in rows)
     return path
 
 
 def read(path: Path, **options) -> list[dict]:
-    """Rows as a library reads them."""
+    """Read rows with an independent library."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     if path.suffix == ".json":
@@ -58,12 +58,12 @@ def read(path: Path, **options) -> list[dict]:
         return list(csv.DictReader(file, **options))
 
 
-def copy(source: Path, target: Path, needed: tuple[str, ...] = ("text",), added=VALUES) -> Path:
-    table = read_table(source, needed, infers_schema=target.suffix == ".parquet")
-    with open_table_writer(target, table, ADDED) as writer:
+def copy(source: Path, target: Path, required_columns: tuple[str, ...] = ("text",), new_values=VALUES) -> Path:
+    table = read_table(source, required_columns, infers_schema=target.suffix == ".parquet")
+    with open_table_writer(target, table, NEW_COLUMNS) as writer:
         for rows in table.chunks():
             part = slice(rows.first_number - 1, rows.first_number - 1 + len(rows))
-            writer.write(rows, [values[part] for values in added])
+            writer.write(rows, [values[part] for values in new_values])
     return target
 
 
@@ -73,18 +73,18 @@ TABULAR = [".csv", ".tsv", ".jsonl", ".json", ".parquet"]
 @pytest.mark.parametrize("chunk", [1, 1024])
 @pytest.mark.parametrize("target", TABULAR)
 @pytest.mark.parametrize("source", TABULAR)
-def test_every_kind_goes_into_every_kind_with_its_values_and_order(source, target, chunk, tmp_path, monkeypatch):
+def test_every_format_is_copied_into_every_format_with_values_and_order(source, target, chunk, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "CHUNK_ROWS", chunk)
-    found = read(copy(write(tmp_path / f"in{source}", ROWS), tmp_path / f"out{target}"))
+    copied_rows = read(copy(write(tmp_path / f"in{source}", ROWS), tmp_path / f"out{target}"))
     text = target in (".csv", ".tsv")
     new = [["a", "", "c, d"], ["0.1", "", "1e-30"], ["0", "", "7"]] if text else VALUES
-    added = [dict(zip(ADDED, values, strict=True)) for values in zip(*new, strict=True)]
-    assert found == [{**row, **more} for row, more in zip(ROWS, added, strict=True)]
+    new_cells = [dict(zip(NEW_COLUMNS, values, strict=True)) for values in zip(*new, strict=True)]
+    assert copied_rows == [{**row, **cells} for row, cells in zip(ROWS, new_cells, strict=True)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([f"in{source}", f"out{target}"])
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "expected"),
+    ("name", "content", "expected_content"),
     [
         ("a.csv", b"id,text\r\n001,x\r\n", b"id,text,label,share,place\r\n001,x,a,0.1,0\r\n"),
         ("a.csv", b"\xef\xbb\xbftext\n\"x\ny\"\n", b'\xef\xbb\xbftext,label,share,place\n"x\ny",a,0.1,0\n'),
@@ -98,13 +98,13 @@ def test_every_kind_goes_into_every_kind_with_its_values_and_order(source, targe
     ],
     ids=["CRLF", "byte order mark", "semicolon", "bar", "empty lines", "tabs", "JSON number", "JSON escape"],
 )  # fmt: skip
-def test_what_is_read_is_written_byte_for_byte(name, content, expected, tmp_path):
+def test_a_copy_is_equal_byte_for_byte(name, content, expected_content, tmp_path):
     (tmp_path / name).write_bytes(content)
-    target = copy(tmp_path / name, tmp_path / f"out{Path(name).suffix}", added=[["a"], [0.1], [0]])
-    assert target.read_bytes() == expected
+    target = copy(tmp_path / name, tmp_path / f"out{Path(name).suffix}", new_values=[["a"], [0.1], [0]])
+    assert target.read_bytes() == expected_content
 
 
-def test_an_empty_line_is_a_row_where_there_is_one_column(tmp_path):
+def test_an_empty_line_is_a_row_in_a_table_of_one_column(tmp_path):
     (tmp_path / "a.csv").write_text("text\nx\n\ny\n")
     (tmp_path / "a.txt").write_text("x\n\ny")
     for name in ("a.csv", "a.txt"):
@@ -112,7 +112,7 @@ def test_an_empty_line_is_a_row_where_there_is_one_column(tmp_path):
         assert [rows.column(0) for rows in table.chunks()] == [["x", "", "y"]]
 
 
-def test_keys_that_only_some_rows_have_are_columns_of_all(tmp_path):
+def test_keys_of_some_rows_are_columns_of_all_rows(tmp_path):
     (tmp_path / "a.json").write_text('[{"a": 1, "text": "x"}, {"text": null, "b": {"c": [2.5, true]}},\n{"text": "y"}]')
     assert read(copy(tmp_path / "a.json", tmp_path / "b.csv"))[1] == {
         "a": "", "text": "", "b": '{"c": [2.5, true]}', "label": "", "share": "", "place": "",
@@ -121,7 +121,7 @@ def test_keys_that_only_some_rows_have_are_columns_of_all(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
-def test_json_is_read_whole_wherever_its_blocks_end(size, tmp_path, monkeypatch):
+def test_json_is_read_completely_for_any_block_size(size, tmp_path, monkeypatch):
     monkeypatch.setattr(json_rows, "BLOCK_CHARACTERS", size)
     rows = [{"text": "long " * 30, "n": -1.5e-7}, {"text": '\\"]}', "n": None}, {"text": "ä", "n": [True, {}]}]
     for name in ("a.json", "a.jsonl"):
@@ -130,17 +130,17 @@ def test_json_is_read_whole_wherever_its_blocks_end(size, tmp_path, monkeypatch)
                 for row in zip(part.column(0), part.column(1), strict=True)] == rows  # fmt: skip
 
 
-def test_the_types_and_metadata_of_parquet_stay(tmp_path):
+def test_the_types_and_metadata_of_parquet_are_kept(tmp_path):
     columns = {
         "text": pa.array(["x", None, "z"]).dictionary_encode(),
         "day": pa.array([datetime.date(2020, 1, 2)] * 3),
         "price": pa.array([Decimal("1.50"), None, Decimal("2.00")]),
         "small": pa.array([1, 2, None], pa.int8()),
     }
-    before = pa.table(columns).replace_schema_metadata({"from": "a test"})
-    pq.write_table(before, tmp_path / "a.parquet")
-    after = pq.read_table(copy(tmp_path / "a.parquet", tmp_path / "b.parquet"))
-    assert after.select(list(columns)).equals(before, check_metadata=True)
+    original_table = pa.table(columns).replace_schema_metadata({"from": "a test"})
+    pq.write_table(original_table, tmp_path / "a.parquet")
+    copied_table = pq.read_table(copy(tmp_path / "a.parquet", tmp_path / "b.parquet"))
+    assert copied_table.select(list(columns)).equals(original_table, check_metadata=True)
     assert read(copy(tmp_path / "a.parquet", tmp_path / "b.csv"))[0] == {
         "text": "x", "day": "2020-01-02", "price": "1.50", "small": "1", "label": "a", "share": "0.1", "place": "0",
     }  # fmt: skip
@@ -192,38 +192,38 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "expected"), BAD, ids=[f"{row[0]}-{row[2][:20]}" for row in BAD])
-def test_what_is_wrong_with_a_file_is_one_line_with_its_row(name, content, expected, tmp_path):
+@pytest.mark.parametrize(("name", "content", "expected_error"), BAD, ids=[f"{row[0]}-{row[2][:20]}" for row in BAD])
+def test_a_faulty_file_is_reported_in_one_line_with_its_row(name, content, expected_error, tmp_path):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=expected) as problem:
+    with pytest.raises(UserError, match=expected_error) as problem:
         read_table(tmp_path / name, ["text"])
     assert str(problem.value).startswith(f"{tmp_path / name}") and "\n" not in str(problem.value)
 
 
-def test_a_parquet_file_that_is_cut_or_holds_other_bytes_is_one_line(tmp_path):
-    whole = write(tmp_path / "a.parquet", ROWS).read_bytes()
-    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+def test_a_damaged_parquet_file_is_reported_in_one_line(tmp_path):
+    valid_content = write(tmp_path / "a.parquet", ROWS).read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(valid_content[: len(valid_content) // 2])
     bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
     pq.write_table(pa.table({"text": bad}), tmp_path / "bytes.parquet")
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "numbers.parquet")
-    for name, expected in {
+    for name, expected_error in {
         "cut": "cannot be read: .*[Pp]arquet",
         "bytes": "cannot be read: .*UTF8",
         "numbers": "has in row 1 1 for its text, which is no text",
     }.items():
-        with pytest.raises(UserError, match=expected):
+        with pytest.raises(UserError, match=expected_error):
             read_table(tmp_path / f"{name}.parquet", ["text"])
 
 
-def test_a_folder_a_pipe_and_nothing_are_no_input(tmp_path):
+def test_a_folder_a_pipe_and_a_missing_file_are_refused(tmp_path):
     (tmp_path / "a.csv").mkdir()
     os.mkfifo(tmp_path / "b.csv")
-    for name, expected in {"a": "is a folder", "b": "is no plain file", "c": "No such file"}.items():
-        with pytest.raises(UserError, match=expected):
+    for name, expected_error in {"a": "is a folder", "b": "is no plain file", "c": "No such file"}.items():
+        with pytest.raises(UserError, match=expected_error):
             read_table(tmp_path / f"{name}.csv", ["text"])
 
 
-def test_values_that_the_other_kind_cannot_hold_are_said(tmp_path):
+def test_values_that_the_output_format_cannot_hold_are_reported(tmp_path):
     (tmp_path / "mixed.jsonl").write_text('{"text": "x", "a": 1}\n{"text": "x", "a": "b"}\n')
     with pytest.raises(UserError, match=r"several types in its column a \(rows 1 to 2\), which parquet cannot; write"):
         copy(tmp_path / "mixed.jsonl", tmp_path / "out.parquet")
@@ -233,12 +233,12 @@ def test_values_that_the_other_kind_cannot_hold_are_said(tmp_path):
     assert not list(tmp_path.glob("out*")) and not list(tmp_path.glob(".*"))
 
 
-def test_an_output_that_cannot_be_is_refused_before_any_work(tmp_path):
+def test_an_impossible_output_is_refused_before_any_work(tmp_path):
     (tmp_path / "in.csv").write_text("text\n")
     (tmp_path / "there.csv").write_text("mine")
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "link.csv").symlink_to(tmp_path / "in.csv")
-    for name, overwrite, expected in [
+    for name, overwrite, expected_error in [
         ("there.csv", False, r"exists; choose another output, or add --overwrite$"),
         ("in.csv", True, r"is the input"),
         ("link.csv", True, r"is the input"),
@@ -250,7 +250,7 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(tmp_path):
         ("labelled.arrow", False, r"is not of a kind that is written; end it in \.csv, "),
         ("labelled.csv.gz", False, r"is not of a kind that is written; end it in \.csv, "),
     ]:
-        with pytest.raises(UserError, match=expected):
+        with pytest.raises(UserError, match=expected_error):
             check_target(tmp_path / name, tmp_path / "in.csv", overwrite=overwrite)
     with pytest.raises(UserError, match="its folder /proc cannot be written"):
         check_target(Path("/proc/labelled.csv"), tmp_path / "in.csv", overwrite=False)

@@ -1,5 +1,7 @@
-"""csv that something else than commas parts, and text files that are not UTF-8: read as the recipe says, and named with
-what would be right where it does not say."""
+"""Test csv with other delimiters than commas and text files that are not UTF-8.
+
+The recipe names the delimiter and the encoding; otherwise an error proposes the correct value.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ ROWS = [(f"Café, Straße; Nr. {number}", ["nein", "ja"][number % 2]) for number
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    """A recipe over a file's content."""
+    """Return a function that writes a recipe over a file with some content."""
     monkeypatch.chdir(tmp_path)
 
     def make(content: bytes | str, *overrides: str, name: str = "rows.csv", dataset: str = "csv"):
@@ -39,8 +41,8 @@ def recipe(tmp_path, monkeypatch):
 def rows_of(recipe) -> list[tuple[str, str]]:
     splits = task_of(recipe).load_splits(recipe)
     names = splits["train"].features["label"].names
-    found = [(row["text"], names[row["label"]]) for rows in splits.values() for row in rows]
-    return sorted(found, key=lambda row: (ROWS.index(row) if row in ROWS else -1, row))
+    labeled_texts = [(row["text"], names[row["label"]]) for rows in splits.values() for row in rows]
+    return sorted(labeled_texts, key=lambda row: (ROWS.index(row) if row in ROWS else -1, row))
 
 
 def refusal(recipe) -> str:
@@ -56,30 +58,32 @@ def table(delimiter: str, header: str = "text{}label") -> str:
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|", ":", " "])
-def test_whatever_parts_the_columns_can_be_named(recipe, delimiter):
+def test_any_delimiter_can_be_named(recipe, delimiter):
     assert rows_of(recipe(table(delimiter), f"data.delimiter={json.dumps(delimiter)}")) == ROWS
 
 
-def test_a_tsv_file_is_parted_by_tabs(recipe):
+def test_a_tsv_file_is_read_with_tabs(recipe):
     assert rows_of(recipe(table("\t"), name="rows.tsv")) == ROWS
-    packed = gzip.compress(table("\t").encode())
-    assert rows_of(recipe(packed, name="rows.TSV.gz")) == ROWS
+    compressed_table = gzip.compress(table("\t").encode())
+    assert rows_of(recipe(compressed_table, name="rows.TSV.gz")) == ROWS
     assert rows_of(recipe(table(","), "data.delimiter=','", name="rows.tsv")) == ROWS
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
-def test_where_the_delimiter_is_missing_it_is_proposed_and_the_proposal_works(recipe, delimiter):
-    found = refusal(recipe(table(delimiter)))
-    proposed = json.dumps(delimiter)
-    assert found.startswith("x.yaml:2: data.delimiter: ") and found.endswith(f"set data.delimiter: {proposed}")
-    assert rows_of(recipe(table(delimiter), f"data.delimiter={proposed}")) == ROWS
+def test_a_missing_delimiter_is_proposed_and_the_proposal_works(recipe, delimiter):
+    message = refusal(recipe(table(delimiter)))
+    proposed_value = json.dumps(delimiter)
+    assert message.startswith("x.yaml:2: data.delimiter: ") and message.endswith(
+        f"set data.delimiter: {proposed_value}"
+    )
+    assert rows_of(recipe(table(delimiter), f"data.delimiter={proposed_value}")) == ROWS
 
 
-def test_a_wrong_delimiter_and_a_header_with_commas_are_seen_by_the_missing_column(recipe):
-    found = refusal(recipe("text,label\na,b\nc,d\n", "data.delimiter=;"))
-    assert found.startswith("command line: data.delimiter: ") and 'set data.delimiter: ","' in found
-    found = refusal(recipe("id, long;text;label\n1;a;b\n2;c;d\n"))
-    assert "x.yaml:2: data.delimiter: " in found and 'set data.delimiter: ";"' in found
+def test_a_wrong_delimiter_is_detected_by_the_missing_column(recipe):
+    message = refusal(recipe("text,label\na,b\nc,d\n", "data.delimiter=;"))
+    assert message.startswith("command line: data.delimiter: ") and 'set data.delimiter: ","' in message
+    message = refusal(recipe("id, long;text;label\n1;a;b\n2;c;d\n"))
+    assert "x.yaml:2: data.delimiter: " in message and 'set data.delimiter: ";"' in message
 
 
 def test_a_changed_delimiter_or_encoding_reads_the_file_again(recipe):
@@ -92,26 +96,26 @@ def test_a_changed_delimiter_or_encoding_reads_the_file_again(recipe):
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-16", "utf-16-be", "utf-8-sig", "utf-32"])
-def test_files_in_other_encodings_are_read_as_the_recipe_says(recipe, encoding):
+def test_files_are_read_in_the_encoding_of_the_recipe(recipe, encoding):
     assert rows_of(recipe(table(",").encode(encoding), f"data.encoding={encoding}")) == ROWS
     lines = "".join(json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n" for text, label in ROWS)
-    made = recipe(lines.encode(encoding), f"data.encoding={encoding}", dataset="json", name="rows.jsonl")
-    assert rows_of(made) == ROWS
+    loaded_recipe = recipe(lines.encode(encoding), f"data.encoding={encoding}", dataset="json", name="rows.jsonl")
+    assert rows_of(loaded_recipe) == ROWS
 
 
 @pytest.mark.parametrize(
-    ("written", "proposed", "sample"),
+    ("encoding", "proposed_value", "sample"),
     [("cp1252", "cp1252", "Café,"), ("latin-1", "cp1252", "Café,"), ("utf-16", "utf-16", "Café,")],
 )
-def test_the_encoding_of_a_file_that_is_not_utf_8_is_proposed_and_the_proposal_works(recipe, written, proposed, sample):
-    found = refusal(recipe(table(",").encode(written)))
-    assert found.startswith("x.yaml:2: data.encoding: rows.csv is not utf-8 (byte ")
-    assert found.endswith(f": set {proposed}") and (sample in found or written == "utf-16")
-    assert rows_of(recipe(table(",").encode(written), f"data.encoding={proposed}")) == ROWS
+def test_another_encoding_than_utf_8_is_proposed_and_the_proposal_works(recipe, encoding, proposed_value, sample):
+    message = refusal(recipe(table(",").encode(encoding)))
+    assert message.startswith("x.yaml:2: data.encoding: rows.csv is not utf-8 (byte ")
+    assert message.endswith(f": set {proposed_value}") and (sample in message or encoding == "utf-16")
+    assert rows_of(recipe(table(",").encode(encoding), f"data.encoding={proposed_value}")) == ROWS
 
 
 @pytest.mark.parametrize(
-    ("text", "encoding", "proposed"),
+    ("text", "encoding", "likely_encodings"),
     [
         ("Это очень хороший фильм, мне понравился\n" * 9, "cp1251", {"cp1251"}),
         ("日本語のテキストです。これは映画の感想\n" * 9, "shift_jis", {"cp932", "shift_jis"}),
@@ -120,21 +124,21 @@ def test_the_encoding_of_a_file_that_is_not_utf_8_is_proposed_and_the_proposal_w
         ("„Grüß Gott“ – 5 €\n", "cp1252", {"cp1252"}),
     ],
 )
-def test_other_scripts_are_told_by_their_letters(tmp_path, text, encoding, proposed):
+def test_encodings_of_other_scripts_are_recognized_by_their_letters(tmp_path, text, encoding, likely_encodings):
     (tmp_path / "x").write_bytes(text.encode(encoding))
     with pytest.raises(WrongEncodingError) as problem:
         check_encoding(tmp_path / "x")
-    assert problem.value.likely in proposed
+    assert problem.value.likely in likely_encodings
     with open_text(tmp_path / "x", str(problem.value.likely)) as file:
         assert file.read() == text
 
 
-def test_a_wrong_encoding_deep_in_a_large_file_is_seen(tmp_path):
+def test_a_wrong_encoding_deep_in_a_large_file_is_detected(tmp_path):
     (tmp_path / "x").write_bytes(b"a b\n" * 600_000 + "Café\n".encode("cp1252"))
     with pytest.raises(WrongEncodingError, match=r"\(byte 2,400,003\); it seems to be cp1252 \('Café'\): set cp1252"):
         check_encoding(tmp_path / "x")
     (tmp_path / "x").write_bytes(("ü" * 2_000_001).encode())
-    check_encoding(tmp_path / "x")  # letters across the blocks that are read
+    check_encoding(tmp_path / "x")  # letters that cross the borders of blocks
 
 
 def test_language_models_read_texts_in_the_recipe_s_encoding(tmp_path, monkeypatch):
@@ -146,14 +150,14 @@ def test_language_models_read_texts_in_the_recipe_s_encoding(tmp_path, monkeypat
     assert "set cp1252" in refusal(load_recipe("x.yaml"))
     recipe = load_recipe("x.yaml", ["data.encoding=cp1252"])
     # Equal documents go into one split; a number in each keeps them apart.
-    numbered = "".join(f"{number} Über Flüsse und Bäche.\n\n" for number in range(900))
-    (tmp_path / "a.txt").write_bytes(numbered.encode("cp1252"))
+    numbered_text = "".join(f"{number} Über Flüsse und Bäche.\n\n" for number in range(900))
+    (tmp_path / "a.txt").write_bytes(numbered_text.encode("cp1252"))
     splits = task_of(recipe).load_splits(recipe)
     assert "".join(sorted("".join(rows["text"][:]) for rows in splits.values())).count("Flüsse") == 900
 
 
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
+    ("overrides", "expected_error"),
     [
         (["data.delimiter=ab"], "data.delimiter: 'ab' is none; it should be one character"),
         (["data.delimiter=a"], "data.delimiter: 'a' is none"),
@@ -164,16 +168,16 @@ def test_language_models_read_texts_in_the_recipe_s_encoding(tmp_path, monkeypat
         (["data.dataset=parquet", "data.encoding=cp1252"], "data.encoding: is for dataset: csv, json or text"),
     ],
 )
-def test_what_is_no_delimiter_or_encoding_is_refused_at_its_line(recipe, overrides, expected):
+def test_an_unknown_delimiter_or_encoding_is_refused_at_its_line(recipe, overrides, expected_error):
     with pytest.raises(UserError) as problem:
         recipe(table(","), *overrides)
-    assert expected in str(problem.value) and "\n" not in str(problem.value)
+    assert expected_error in str(problem.value) and "\n" not in str(problem.value)
 
 
-def test_a_packed_file_in_another_encoding_is_refused(recipe):
-    packed = gzip.compress(table(",").encode("cp1252"))
-    found = refusal(recipe(packed, "data.encoding=cp1252", name="rows.csv.gz"))
-    assert "rows.csv.gz is packed, and cannot be read as cp1252; unpack it" in found
+def test_a_compressed_file_in_another_encoding_is_refused(recipe):
+    compressed_table = gzip.compress(table(",").encode("cp1252"))
+    message = refusal(recipe(compressed_table, "data.encoding=cp1252", name="rows.csv.gz"))
+    assert "rows.csv.gz is packed, and cannot be read as cp1252; unpack it" in message
 
 
 def test_names_of_encodings():
@@ -200,8 +204,8 @@ def test_a_pattern_names_several_files_and_a_run_folder_s_recipe_finds_them(tmp_
     (tmp_path / "run" / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
     assert rows_of(load_recipe(tmp_path / "run" / "recipe.yaml")) == ROWS
     (tmp_path / "beside" / "rows[1]" / "part1.csv").write_text("text,other\na,b\n")
-    found = refusal(recipe)
-    assert "part1.csv has not the columns of " in found and found.endswith("they differ in label, other")
+    message = refusal(recipe)
+    assert "part1.csv has not the columns of " in message and message.endswith("they differ in label, other")
     assert "data.files.train: none/*.csv: no such file here" in refusal(
         load_recipe(tmp_path / "beside" / "x.yaml", ["data.files.train=none/*.csv"])
     )
@@ -224,7 +228,7 @@ def test_a_folder_of_texts_for_each_label(tmp_path, monkeypatch):
     assert "data.sources.ja: told/ja/1.txt is empty" in refusal(load_recipe("x.yaml")).replace(f"{tmp_path}/", "")
 
 
-#: Encoding -> words in it, few as a table's are.
+#: Encoding -> a few words, as in a table.
 EAST_ASIAN = {
     "gb18030": ["比赛进球教练,sport", "火车酒店地图,travel"],
     "big5": ["這家酒店的服務非常好,1", "味道一般,2"],
@@ -236,7 +240,7 @@ EAST_ASIAN = {
 
 @pytest.mark.parametrize("encoding", EAST_ASIAN)
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_encoding_of_east_asia_is_told_by_what_is_read(tmp_path, encoding, count):
+def test_an_east_asian_encoding_is_recognized_by_the_decoded_text(tmp_path, encoding, count):
     lines = EAST_ASIAN[encoding][:count]
     (tmp_path / "t.csv").write_bytes("\n".join(lines).encode(encoding))
     with pytest.raises(WrongEncodingError) as problem:
@@ -245,7 +249,7 @@ def test_an_encoding_of_east_asia_is_told_by_what_is_read(tmp_path, encoding, co
     assert f"it seems to be {encoding} ({lines[0].split()[0]!r}), not " in str(problem.value)
 
 
-def test_where_two_encodings_are_as_likely_both_readings_are_shown_and_one_is_asked_for(tmp_path):
+def test_two_equally_likely_encodings_are_both_shown_for_a_choice(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes("text,label\n汤盐锅,盐锅\n盐汤锅,汤锅\n".encode("gbk"))
     right = (
@@ -254,7 +258,7 @@ def test_where_two_encodings_are_as_likely_both_readings_are_shown_and_one_is_as
     )
     with pytest.raises(UserError, match=right):
         inspect_data(path)
-    found = inspect_data(path, {"encoding": "gbk"})
-    assert found.encoding == "gbk" and found.rows[0] == {"text": "汤盐锅", "label": "盐锅"}
+    data_files = inspect_data(path, {"encoding": "gbk"})
+    assert data_files.encoding == "gbk" and data_files.rows[0] == {"text": "汤盐锅", "label": "盐锅"}
     with pytest.raises(UserError, match=r"t.csv:2: is not ascii .*: set --encoding to"):
         inspect_data(path, {"encoding": "ascii"})
