@@ -1,4 +1,4 @@
-"""Temperatures and thresholds are those that fit the validation split best, and predictions are made with them."""
+"""Test that temperatures and thresholds fit the validation split best, and that predictions use them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from toolkit.tasks.classification.calibration import (
 from toolkit.tasks.classification.windows import split_evenly
 
 
-def drawn(sureness: float, count: int = 4000) -> tuple[np.ndarray, np.ndarray]:
-    """Logits that are ``sureness`` times those from whose softmax the labels are drawn."""
+def draw_logits(sureness: float, count: int = 4000) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits and labels; the labels follow the softmax of the logits divided by ``sureness``."""
     random = np.random.default_rng(0)
     logits = random.normal(size=(count, 4)) * 2
     shares = probabilities(logits)
@@ -32,19 +32,19 @@ def drawn(sureness: float, count: int = 4000) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("sureness", [0.25, 1.0, 3.0])
-def test_the_temperature_is_that_of_the_least_loss(sureness):
-    logits, labels = drawn(sureness)
+def test_the_temperature_minimizes_the_loss(sureness):
+    logits, labels = draw_logits(sureness)
     temperature = fit_temperature(logits, labels)
     assert temperature == pytest.approx(sureness, rel=0.1)
     least = log_loss(labels, probabilities(logits, temperature=temperature))
-    for other in (0.97, 1.03):
-        assert least < log_loss(labels, probabilities(logits, temperature=temperature * other))
-    found = calibrate_outputs({"validation": (logits, labels)}, "single_label")
-    before, after = found["expected_calibration_error"]["validation"]
-    assert after < 0.02 and (after < before / 5 or sureness == 1)
+    for factor in (0.97, 1.03):
+        assert least < log_loss(labels, probabilities(logits, temperature=temperature * factor))
+    calibration = calibrate_outputs({"validation": (logits, labels)}, "single_label")
+    initial_error, calibrated_error = calibration["expected_calibration_error"]["validation"]
+    assert calibrated_error < 0.02 and (calibrated_error < initial_error / 5 or sureness == 1)
 
 
-def test_where_every_text_is_right_the_probability_stays_that_of_so_many_texts():
+def test_if_every_text_is_correct_the_probability_reflects_the_number_of_texts():
     labels = np.arange(100) % 2
     logits = np.where(labels[:, None] == np.arange(2), 30.0, -30.0)
     temperature = fit_temperature(logits, labels)
@@ -52,12 +52,12 @@ def test_where_every_text_is_right_the_probability_stays_that_of_so_many_texts()
 
 
 def test_several_labels_have_a_temperature_too():
-    logits, _ = drawn(1.0)
+    logits, _ = draw_logits(1.0)
     several = (np.random.default_rng(1).random(logits.shape) < probabilities(logits, "multi_label")).astype(np.float32)
     assert fit_temperature(logits * 3, several) == pytest.approx(3, rel=0.1)
 
 
-def test_the_threshold_is_that_of_the_best_micro_f1():
+def test_the_threshold_maximizes_the_micro_f1():
     random = np.random.default_rng(2)
     shares = np.round(random.random((300, 5)) ** 2, 2)  # many are equal
     labels = (random.random((300, 5)) < shares).astype(np.int64)
@@ -76,46 +76,46 @@ def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
     assert expected_calibration_error(np.ones(4), np.ones(4, bool)) == 0
 
 
-def test_what_was_fitted_is_said_in_a_line():
-    outputs = {"validation": drawn(3.0), "test": drawn(3.0)}
-    said = describe_calibration(calibrate_outputs(outputs, "single_label"))
-    assert said.startswith("logits are divided by ") and "expected calibration error of test 0.0" in said
+def test_the_calibration_is_described_in_one_line():
+    outputs = {"validation": draw_logits(3.0), "test": draw_logits(3.0)}
+    description = describe_calibration(calibrate_outputs(outputs, "single_label"))
+    assert description.startswith("logits are divided by ") and "expected calibration error of test 0.0" in description
     assert calibrate_outputs(outputs, "regression") == {} and describe_calibration({}) == ""
 
 
 def several(sureness: float, seed: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
-    """Logits of several labels per text, of which some are true at random."""
+    """Return logits and labels of several labels per text; some labels are true at random."""
     random = np.random.default_rng(seed)
     logits = random.normal(size=(200, 3)).astype(np.float32)
     return logits * sureness, (random.random((200, 3)) < rate * probabilities(logits, "multi_label")).astype(np.float32)
 
 
 @pytest.mark.parametrize("order", [("validation", "test"), ("test", "validation")])
-def test_both_are_fitted_to_the_validation_split_alone_and_measured_on_each(order):
+def test_both_are_fitted_on_the_validation_split_and_measured_on_each(order):
     outputs = {"validation": several(3.0, 0, 1.0), "test": several(0.4, 1, 0.3)}
-    found = calibrate_outputs({split: outputs[split] for split in order}, "multi_label")
+    calibration = calibrate_outputs({split_name: outputs[split_name] for split_name in order}, "multi_label")
     temperature = fit_temperature(*outputs["validation"])
     threshold = fit_threshold(
         probabilities(outputs["validation"][0], "multi_label", temperature), outputs["validation"][1]
     )
-    assert (found["temperature"], found["threshold"]) == (temperature, threshold)
-    for split, (logits, labels) in outputs.items():
-        before = f1_score(labels, logits > 0, average="micro")
-        after = f1_score(labels, probabilities(logits, "multi_label", temperature) > threshold, average="micro")
-        assert found["micro_f1"][split] == pytest.approx([before, after])
-    single = {"validation": drawn(3.0, 300), "test": drawn(0.4, 300)}
-    found = calibrate_outputs({split: single[split] for split in order}, "single_label")
-    assert found["temperature"] == fit_temperature(*single["validation"])
-    errors = {split: len(pair) for split, pair in found["expected_calibration_error"].items()}
+    assert (calibration["temperature"], calibration["threshold"]) == (temperature, threshold)
+    for split_name, (logits, labels) in outputs.items():
+        initial_f1 = f1_score(labels, logits > 0, average="micro")
+        calibrated_f1 = f1_score(labels, probabilities(logits, "multi_label", temperature) > threshold, average="micro")
+        assert calibration["micro_f1"][split_name] == pytest.approx([initial_f1, calibrated_f1])
+    single = {"validation": draw_logits(3.0, 300), "test": draw_logits(0.4, 300)}
+    calibration = calibrate_outputs({split_name: single[split_name] for split_name in order}, "single_label")
+    assert calibration["temperature"] == fit_temperature(*single["validation"])
+    errors = {split_name: len(pair) for split_name, pair in calibration["expected_calibration_error"].items()}
     assert errors == {"validation": 2, "test": 2}
 
 
 def test_a_run_without_validation_texts_has_nothing_to_fit():
     empty = np.zeros((0, 3), np.float32), np.zeros(0, np.int64)
-    assert calibrate_outputs({"validation": empty, "test": drawn(3.0, 300)}, "single_label") == {}
+    assert calibrate_outputs({"validation": empty, "test": draw_logits(3.0, 300)}, "single_label") == {}
 
 
-# -- what is predicted ------------------------------------------------------------------------------------------------
+# -- predictions ------------------------------------------------------------------------------------------------------
 
 TEMPERATURE, THRESHOLD = 2.0, 0.7
 LOGITS = np.array([4.0, 1.0, -3.0])
@@ -124,7 +124,7 @@ NAMES = ["x", "y", "z"]
 
 
 class Words:
-    """A tokenizer whose ids are those of letters."""
+    """A tokenizer whose ids are the code points of letters."""
 
     def encode_prefixes(self, texts: list[str], count: int) -> list[list[int]]:
         return [self._ids(text)[:count] for text in texts]
@@ -137,17 +137,17 @@ class Words:
 
 
 def run_of(problem: str, long_texts: str = "cut") -> SimpleNamespace:
-    """A run whose texts have at most 4 tokens and are padded to 6, with what was fitted."""
+    """Return a calibrated run whose texts have at most 4 tokens and are padded to 6."""
     data = SimpleNamespace(problem_type=problem, max_length=4, long_texts=long_texts, text_columns=["text"])
     recipe = SimpleNamespace(data=data, train=SimpleNamespace(eval_batch_size=2))
-    fitted = {"temperature": TEMPERATURE, "threshold": THRESHOLD}
-    fitted_parts = {"length": 6, "calibration": fitted, "baseline": None}
+    calibration = {"temperature": TEMPERATURE, "threshold": THRESHOLD}
+    fitted_parts = {"length": 6, "calibration": calibration, "baseline": None}
     return SimpleNamespace(recipe=recipe, tokenizer=Words(), label_names=NAMES, **fitted_parts)
 
 
 @pytest.fixture
 def read(monkeypatch) -> list[list[int]]:
-    """The rows of tokens that the model reads."""
+    """Return the rows of tokens that the model reads."""
     rows: list[list[int]] = []
 
     def logits(run: object, batch: list[list[int]]) -> np.ndarray:
@@ -158,36 +158,36 @@ def read(monkeypatch) -> list[list[int]]:
     return rows
 
 
-def test_labels_are_given_above_the_fitted_threshold_at_the_fitted_temperature(read):
+def test_labels_use_the_fitted_threshold_and_temperature(read):
     sigmoid = 1 / (1 + np.exp(-LOGITS / TEMPERATURE))  # 0.88, 0.62, 0.18: above a half are two
     run = run_of("multi_label")
-    (found,) = classification.predict(run, Console(file=io.StringIO()), [TEXT])
-    assert found.probabilities == pytest.approx(sigmoid)
-    assert (found.label, found.probability) == ('["x"]', pytest.approx(sigmoid[0]))
-    labelled = classification.label_rows(run, {"text": [TEXT]}, lambda count: None)
-    assert [column[0] for column in labelled.columns] == ['["x"]', *map(pytest.approx, sigmoid)]
+    (prediction,) = classification.predict(run, Console(file=io.StringIO()), [TEXT])
+    assert prediction.probabilities == pytest.approx(sigmoid)
+    assert (prediction.label, prediction.probability) == ('["x"]', pytest.approx(sigmoid[0]))
+    labeled_rows = classification.label_rows(run, {"text": [TEXT]}, lambda count: None)
+    assert [column[0] for column in labeled_rows.columns] == ['["x"]', *map(pytest.approx, sigmoid)]
     run.calibration = {}
     assert classification.classify(run, [TEXT])[0].label == '["x", "y"]'
 
 
-def test_the_probability_of_a_label_is_that_at_the_fitted_temperature(read):
+def test_the_probability_of_a_label_uses_the_fitted_temperature(read):
     powers = np.exp(LOGITS / TEMPERATURE)
-    (found,) = classification.classify(run_of("single_label"), [TEXT])
-    assert (found.label, found.probability) == ("x", pytest.approx(powers[0] / powers.sum()))
+    (prediction,) = classification.classify(run_of("single_label"), [TEXT])
+    assert (prediction.label, prediction.probability) == ("x", pytest.approx(powers[0] / powers.sum()))
 
 
 def test_a_number_is_not_divided(read):
-    (found,) = classification.classify(run_of("regression"), [TEXT])
-    assert found.probabilities[0] == LOGITS[0] and found.label == "4"
+    (prediction,) = classification.classify(run_of("regression"), [TEXT])
+    assert prediction.probabilities[0] == LOGITS[0] and prediction.label == "4"
 
 
 @pytest.mark.parametrize("words", [3, 4, 5, 7])
-def test_a_text_is_cut_to_the_length_of_training_and_not_to_that_of_padding(read, words):
+def test_a_text_is_cut_to_the_training_length_and_not_to_the_padded_length(read, words):
     text = " ".join(TEXT.split()[:words])
-    (found,) = classification.classify(run_of("single_label"), [text])
-    assert read == [[ord(word) for word in text.split()][:4]] and found.is_truncated == (words > 4)
+    (prediction,) = classification.classify(run_of("single_label"), [text])
+    assert read == [[ord(word) for word in text.split()][:4]] and prediction.is_truncated == (words > 4)
 
 
-def test_a_text_that_is_read_whole_is_read_in_the_windows_of_training(read):
-    (found,) = classification.classify(run_of("single_label", "windows"), [TEXT])
-    assert sorted(read) == split_evenly([ord(word) for word in TEXT.split()], 4) and not found.is_truncated
+def test_a_long_text_is_read_in_the_windows_of_training(read):
+    (prediction,) = classification.classify(run_of("single_label", "windows"), [TEXT])
+    assert sorted(read) == split_evenly([ord(word) for word in TEXT.split()], 4) and not prediction.is_truncated

@@ -1,4 +1,4 @@
-"""The built-in question answering corpus: exact spans, repeatable, and nothing is spoken of in two splits."""
+"""Test the built-in question answering corpus: exact and repeatable spans, and no subject in two splits."""
 
 from __future__ import annotations
 
@@ -14,44 +14,49 @@ def corpus():
     return load(Options(train=200, validation=40, test=40))
 
 
-def test_every_answer_stands_where_it_says_and_only_one_sentence_answers(corpus):
-    for split in SPLITS:
-        for row in corpus[split]:
+def test_every_answer_is_at_its_position_and_only_one_sentence_answers(corpus):
+    for split_name in SPLITS:
+        for row in corpus[split_name]:
             (text,), (start,) = row["answers"]["text"], row["answers"]["answer_start"]
             assert row["context"][start : start + len(text)] == text
-    assert len({row["id"] for split in SPLITS for row in corpus[split]}) == 280
+    assert len({row["id"] for split_name in SPLITS for row in corpus[split_name]}) == 280
 
 
-def test_no_territory_is_spoken_of_in_two_splits_in_any_language():
-    """By its code, which is a fact about it in every language."""
+def test_no_territory_occurs_in_two_splits_in_any_language():
+    """Compare the codes of territories, which are facts in every language."""
     codes = {
-        split: {facts["code"] for subjects in languages.values() for facts in subjects.values()}
-        for split, languages in facts_by_split().items()
+        split_name: {facts["code"] for subjects in languages.values() for facts in subjects.values()}
+        for split_name, languages in facts_by_split().items()
     }
-    assert all(len(codes[split]) > 30 for split in SPLITS)
-    assert not any(codes[split] & codes[other] for split in SPLITS for other in SPLITS if other != split)
+    assert all(len(codes[split_name]) > 30 for split_name in SPLITS)
+    assert not any(
+        codes[split_name] & codes[other_name]
+        for split_name in SPLITS
+        for other_name in SPLITS
+        if other_name != split_name
+    )
 
 
 def test_each_context_is_drawn_from_the_facts_of_its_split(corpus):
-    for split, languages in facts_by_split().items():
+    for split_name, languages in facts_by_split().items():
         names = {name for subjects in languages.values() for name in subjects}
-        for row in corpus[split]:
+        for row in corpus[split_name]:
             assert any(name in row["question"] and name in row["context"] for name in names)
 
 
 def test_most_questions_have_a_rival_of_the_same_kind():
-    """So that the kind of fact alone does not find the answer; here for those questions whose answers are dates."""
-    many = load(Options(train=200, validation=1, test=1, territories=6))["train"]
-    asked = [row for row in many if "introduced" in row["question"]]
-    statements = [row["context"].count("introduced") for row in asked]
-    assert len(asked) > 5 and np.mean([count > 1 for count in statements]) > 0.6
+    """Check questions about dates: most contexts have several dates, so the kind of fact does not give the answer."""
+    examples = load(Options(train=200, validation=1, test=1, territories=6))["train"]
+    date_questions = [row for row in examples if "introduced" in row["question"]]
+    statements = [row["context"].count("introduced") for row in date_questions]
+    assert len(date_questions) > 5 and np.mean([count > 1 for count in statements]) > 0.6
 
 
 def test_the_same_options_give_the_same_questions_and_another_seed_others(corpus):
     again = load(Options(train=200, validation=40, test=40))
-    other = load(Options(train=200, validation=40, test=40, seed=1))
+    other_seed = load(Options(train=200, validation=40, test=40, seed=1))
     assert again["train"][:] == corpus["train"][:]
-    assert other["train"]["question"][:] != corpus["train"]["question"][:]
+    assert other_seed["train"]["question"][:] != corpus["train"]["question"][:]
     assert load(Options(train=10, validation=2, test=2))["train"][:] == corpus["train"][:10]
 
 
@@ -65,15 +70,17 @@ def test_unanswerable_questions_have_no_answer_in_their_context():
         assert f"is the code of {subject}." not in row["context"]
 
 
-def test_facts_are_those_that_unicode_records():
-    known = {language: subjects for split in facts_by_split().values() for language, subjects in split.items()}
+def test_facts_equal_those_of_unicode():
+    subjects_by_language = {
+        language: subjects for split_name in facts_by_split().values() for language, subjects in split_name.items()
+    }
     by_code = {
         (language, facts["code"]): (name, facts)
         for languages in facts_by_split().values()
         for language, subjects in languages.items()
         for name, facts in subjects.items()
     }
-    assert len(known) == len(cldr_facts.LANGUAGES)
+    assert len(subjects_by_language) == len(cldr_facts.LANGUAGES)
     name, facts = by_code["de", "FI"]
     assert name == "Finnland" and facts["english"] == "Finland"
     assert (facts["currency"], facts["former"], facts["since"]) == ("Euro", "Finnische Mark", "1. Januar 1999")

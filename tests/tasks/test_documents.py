@@ -1,4 +1,4 @@
-"""From texts under control codes to blocks: nothing lost, nothing repeated, nothing of one split in another."""
+"""Test the blocks of texts with control codes: no text is lost, repeated or in two splits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prose(paragraphs: int, seed: int = 0) -> str:
     )
 
 
-def test_the_documents_of_a_text_are_the_text():
+def test_the_documents_of_a_text_join_to_the_text():
     text = prose(300)
     documents = cut_text(text, 1000)
     assert "".join(documents) == text and len(documents) > 20
@@ -46,8 +46,8 @@ def test_a_text_without_blank_lines_is_cut_at_its_lines():
     assert all(document.endswith("\n") and len(document) < 1030 for document in documents[:-1])
     assert documents_of(prose(300), 1000) == cut_text(prose(300), 1000)
     lines *= 2
-    mixed = documents_of(f"{prose(30)}{lines}\n\n{prose(30)}", 1000)
-    assert "".join(mixed) == f"{prose(30)}{lines}\n\n{prose(30)}" and max(map(len, mixed)) < 2000
+    documents = documents_of(f"{prose(30)}{lines}\n\n{prose(30)}", 1000)
+    assert "".join(documents) == f"{prose(30)}{lines}\n\n{prose(30)}" and max(map(len, documents)) < 2000
 
 
 @pytest.mark.parametrize("text", ["", "one line", "\n\n", "a\n\nb", "a\n\n\n\n", "x" * 9000])
@@ -56,11 +56,14 @@ def test_short_and_odd_texts_are_cut_without_loss(text):
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.17, 3), (0.18, 4), (0.2, 4), (0.23, 5)])
-def test_a_document_is_taken_if_at_least_half_of_it_is_within_the_share(share, count):
-    """Of twenty documents of 100 characters."""
+def test_a_document_belongs_to_a_split_with_at_least_half_of_it(share, count):
+    """Test twenty documents of 100 characters."""
     texts = [f"{number:<100}" for number in range(20)]
     places = divide_documents({"text": texts, "control": [""] * 20}, {"validation": share}, seed=0)
-    assert {split: len(chosen) for split, chosen in places.items()} == {"train": 20 - count, "validation": count}
+    assert {split_name: len(indices) for split_name, indices in places.items()} == {
+        "train": 20 - count,
+        "validation": count,
+    }
 
 
 def test_every_document_is_in_one_split_and_each_code_gives_its_share():
@@ -68,15 +71,15 @@ def test_every_document_is_in_one_split_and_each_code_gives_its_share():
     codes = ["A"] * 200 + ["B"] * 50
     rows = {"text": texts, "control": codes}
     places = divide_documents(rows, {"validation": 0.1, "test": 0.2}, seed=1)
-    assert sorted(place for chosen in places.values() for place in chosen) == list(range(250))
-    for split, share in (("validation", 0.1), ("test", 0.2)):
+    assert sorted(place for indices in places.values() for place in indices) == list(range(250))
+    for split_name, share in (("validation", 0.1), ("test", 0.2)):
         for code, count in Counter(codes).items():
-            assert sum(codes[place] == code for place in places[split]) == pytest.approx(share * count, abs=2)
+            assert sum(codes[place] == code for place in places[split_name]) == pytest.approx(share * count, abs=2)
     assert places == divide_documents(rows, {"validation": 0.1, "test": 0.2}, seed=1)
     assert places != divide_documents(rows, {"validation": 0.1, "test": 0.2}, seed=2)
 
 
-def test_equal_documents_come_into_the_same_split():
+def test_equal_documents_are_in_the_same_split():
     texts = [f"text {number % 10} " * 9 for number in range(100)]
     places = divide_documents({"text": texts, "control": ["A"] * 100}, {"validation": 0.3}, seed=0)
     held_out = {texts[place] for place in places["validation"]}
@@ -99,11 +102,13 @@ def test_blocks_hold_every_token_once_and_begin_with_their_code(lengths):
     for index, (code, stream) in enumerate(streams.items()):
         rows = blocks.code_of == index
         assert (batch["input_ids"][rows, 0] == index + 1).all()
-        kept = batch["attention_mask"][rows, 1:] == 1
-        np.testing.assert_array_equal(batch["input_ids"][rows, 1:][kept], stream)  # block after block: the stream
+        keep_mask = batch["attention_mask"][rows, 1:] == 1
+        np.testing.assert_array_equal(batch["input_ids"][rows, 1:][keep_mask], stream)  # block after block: the stream
         np.testing.assert_array_equal(blocks.stream(code), stream)
-        np.testing.assert_array_equal(batch["labels"][rows, 1:][kept], stream)
-        assert (batch["labels"][rows, 1:][~kept] == -100).all() and (batch["input_ids"][rows, 1:][~kept] == 0).all()
+        np.testing.assert_array_equal(batch["labels"][rows, 1:][keep_mask], stream)
+        assert (batch["labels"][rows, 1:][~keep_mask] == -100).all() and (
+            batch["input_ids"][rows, 1:][~keep_mask] == 0
+        ).all()
     assert language_modeling.num_loss_terms(batch) == sum(lengths)  # each token is predicted once, the code never
 
 
@@ -112,8 +117,8 @@ def test_the_perplexity_of_frequencies_is_known_for_a_fair_coin():
     surprise_of_token = -log_frequencies(coin.stream("A"), 3)
     for blocks, perplexity in ((coin, 2), (Blocks({"A": [2, 2]}, {"A": 2}, 9, 0), 8003)):
         surprises = {"validation": surprise_of_token[blocks.predicted_tokens()]}
-        measured = language_modeling._measure_surprises(surprises, {"validation": blocks})
-        assert measured.metrics["validation"]["perplexity"] == pytest.approx(perplexity, rel=1e-3)
+        baseline = language_modeling._measure_surprises(surprises, {"validation": blocks})
+        assert baseline.metrics["validation"]["perplexity"] == pytest.approx(perplexity, rel=1e-3)
 
 
 def test_the_python_documentation_repeats_no_paragraph_and_loses_none():
@@ -137,22 +142,22 @@ def test_the_python_documentation_repeats_no_paragraph_and_loses_none():
     assert sum(len(text) for text, _ in sections) > 300_000
 
 
-def test_a_chapter_that_there_is_not_is_named():
+def test_a_missing_chapter_is_named():
     with pytest.raises(ValueError, match="Poems given; the chapters are Statements"):
         python_docs.load(python_docs.Options(chapters=["Objects", "Poems"]))
     assert set(python_docs.load(python_docs.Options(chapters=["Types"]))["train"]["control"]) == {"Types"}
 
 
-@pytest.mark.parametrize(("count", "length", "padded"), [(2, 2, 2), (7, 4, 4), (100, 10, 16), (101, 11, 11)])
-def test_without_control_codes_every_token_but_the_first_is_predicted_once_from_the_one_before(count, length, padded):
+@pytest.mark.parametrize(("count", "length", "padded_length"), [(2, 2, 2), (7, 4, 4), (100, 10, 16), (101, 11, 11)])
+def test_without_control_codes_every_token_but_the_first_is_predicted_once(count, length, padded_length):
     stream = list(range(1000, 1000 + count))
-    blocks = Blocks({"": stream, "b": stream[::-1]}, None, length, 0, padded)
+    blocks = Blocks({"": stream, "b": stream[::-1]}, None, length, 0, padded_length)
     assert blocks.stream("").tolist() == stream and blocks.stream("b").tolist() == stream[::-1]
     assert blocks.tokens == 2 * (count - 1)
     pairs = []
     for block in (blocks[index] for index in range(len(blocks)) if blocks.code_of[index] == 0):
-        assert block["input_ids"].shape == (padded,) and block["attention_mask"].sum() <= length
+        assert block["input_ids"].shape == (padded_length,) and block["attention_mask"].sum() <= length
         assert (block["labels"][block["attention_mask"] == 0] == -100).all()
-        kept = block["input_ids"][block["attention_mask"] == 1]
-        pairs += itertools.pairwise(kept.tolist())
+        block_tokens = block["input_ids"][block["attention_mask"] == 1]
+        pairs += itertools.pairwise(block_tokens.tolist())
     assert pairs == [*itertools.pairwise(stream)]

@@ -47,8 +47,8 @@ def test_answerable_and_other_questions_have_intervals_of_their_own():
 
 def test_the_intervals_of_entities_contain_the_scores():
     reference = [["B-X", "I-X", "O"], ["O", "B-Y"]] * 20
-    predicted = [["B-X", "I-X", "O"], ["O", "B-X"]] * 20
-    scores, intervals = tags.score(reference, predicted), tags.score_intervals(reference, predicted)
+    predicted_labels = [["B-X", "I-X", "O"], ["O", "B-X"]] * 20
+    scores, intervals = tags.score(reference, predicted_labels), tags.score_intervals(reference, predicted_labels)
     assert set(intervals) == set(scores)
     assert all(intervals[name][0] < scores[name] < intervals[name][1] for name in scores)
 
@@ -58,8 +58,8 @@ def test_the_tagger_reads_the_neighbors_of_a_word():
     names = [f"Name{n}" for n in range(40)]
     words = [text for name in names for text in (["Mr", name, "spoke"], ["near", name, "today"])]
     true_tags = [["O", "B-PER", "O"], ["O", "B-LOC", "O"]] * len(names)
-    predicted = tag_words(words[:60], true_tags[:60], {"test": words[60:]})
-    assert predicted["test"] == true_tags[60:]
+    predicted_labels = tag_words(words[:60], true_tags[:60], {"test": words[60:]})
+    assert predicted_labels["test"] == true_tags[60:]
     assert METHOD == "linear model of each word and its neighbors"
 
 

@@ -1,5 +1,7 @@
-"""Several labels in one cell or in columns of 0 and 1, and rows without a label: ``data.label``,
-``data.label_separator``, ``data.missing_labels``."""
+"""Test ``data.label``, ``data.label_separator`` and ``data.missing_labels``.
+
+They describe several labels in one cell or in columns of 0 and 1, and rows without a label.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ SEVERAL = "  problem_type: multi_label\n"
 
 @pytest.fixture
 def table(tmp_path):
-    """A recipe over a csv file of this text, with more lines for the data section."""
+    """Return a function that writes a recipe over a csv file with this text, with more lines of data keys."""
 
     def make(text: str, more: str = ""):
         (tmp_path / "train.csv").write_text(text)
@@ -28,15 +30,15 @@ def table(tmp_path):
 
 
 def labels_of(recipe) -> dict[str, list[str]]:  # noqa: F811
-    """Text -> the names of its labels, of all splits."""
-    found = {}
+    """Return the names of the labels of each text, of all splits."""
+    labels_by_text = {}
     for rows in classification.load_splits(recipe).values():
         names = rows.features["label"].feature.names
-        found |= {row["text"]: [names[label] for label in row["label"]] for row in rows}
-    return dict(sorted(found.items()))
+        labels_by_text |= {row["text"]: [names[label] for label in row["label"]] for row in rows}
+    return dict(sorted(labels_by_text.items()))
 
 
-WANTED = {"a": ["x", "y z"], "b": [], "c": ["x"], "d": ["y z"], "e": ["x"]}
+EXPECTED_LABELS = {"a": ["x", "y z"], "b": [], "c": ["x"], "d": ["y z"], "e": ["x"]}
 
 
 @pytest.mark.parametrize(
@@ -50,8 +52,8 @@ WANTED = {"a": ["x", "y z"], "b": [], "c": ["x"], "d": ["y z"], "e": ["x"]}
         ("text,x,y z\na,1,1\nb,0,0\nc,1,0\nd,0.0,1.0\ne,True,false\n", "  label: [x, y z]\n"),
     ],
 )
-def test_several_labels_are_read_as_tables_hold_them(table, text, more):
-    assert labels_of(table(text, SEVERAL + more)) == WANTED
+def test_several_labels_are_read_in_the_usual_layouts(table, text, more):
+    assert labels_of(table(text, SEVERAL + more)) == EXPECTED_LABELS
 
 
 def test_numbers_and_columns_keep_their_order(table):
@@ -66,7 +68,7 @@ def test_numbers_and_columns_keep_their_order(table):
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "said"),
+    ("text", "more", "expected_error"),
     [
         ('text,label\na,"x,y"\nb,x\n', SEVERAL, "row 1 of the train split has 'x,y' as its label; it should be a list"),
         ('text,label\na,"x,y"\nb,x\n', SEVERAL, 'or set data.label_separator: ","'),
@@ -78,13 +80,13 @@ def test_numbers_and_columns_keep_their_order(table):
         ("text,x,y\na,1,\nb,0,1\n", SEVERAL + "  label: [x, y]\n", "1 of 2 rows of the train split have no value in x"),
     ],
 )  # fmt: skip
-def test_cells_of_something_else_are_one_line(table, text, more, said):
-    found = problem(table(text, more))
-    assert said in found and len(found.splitlines()) == 1
+def test_unsuitable_cells_are_reported_in_one_line(table, text, more, expected_error):
+    message = problem(table(text, more))
+    assert expected_error in message and len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected_error"),
     [
         ("  label: [x, y]\n", "data.label: several columns are for problem_type: multi_label"),
         ("  label: [x]\n", "data.label: ['x'] is neither the name of a column nor several"),
@@ -94,27 +96,27 @@ def test_cells_of_something_else_are_one_line(table, text, more, said):
         ("  missing_labels: keep\n", "data.missing_labels: 'keep' is not one of refuse, drop"),
     ],
 )
-def test_keys_that_do_not_fit_are_refused(table, more, said):
-    with pytest.raises(UserError) as raised:
+def test_unsuitable_label_keys_are_refused(table, more, expected_error):
+    with pytest.raises(UserError) as error_info:
         table("text,label\na,x\nb,y\n", more)
-    assert said in str(raised.value)
+    assert expected_error in str(error_info.value)
 
 
 BLANKS = "text,label\na,x\nb,y\n,\nc, \n" + "".join(f"t{n},{'xy'[n % 2]}\n" for n in range(8)) + "d,nan\n"
 
 
 def test_rows_without_a_label_are_refused_or_dropped_and_counted(table):
-    said = problem(table(BLANKS))
-    assert "data.label: 2 of 13 rows of the train split have no label, the first is row 3" in said
-    assert said.endswith("data.missing_labels: drop leaves them out")
-    dropped = table(BLANKS, "  missing_labels: drop\n")
-    splits = classification.load_splits(dropped)
+    message = problem(table(BLANKS))
+    assert "data.label: 2 of 13 rows of the train split have no label, the first is row 3" in message
+    assert message.endswith("data.missing_labels: drop leaves them out")
+    recipe_with_drop = table(BLANKS, "  missing_labels: drop\n")
+    splits = classification.load_splits(recipe_with_drop)
     assert sum(map(len, splits.values())) == 11 and splits["train"].features["label"].names == ["nan", "x", "y"]
-    assert "2 of 13 train rows have no label and are left out, the first is row 3" in dropped.found.notes
-    named = table(BLANKS, "  missing_labels: [nan]\n")
-    splits = classification.load_splits(named)
+    assert "2 of 13 train rows have no label and are left out, the first is row 3" in recipe_with_drop.found.notes
+    recipe_with_names = table(BLANKS, "  missing_labels: [nan]\n")
+    splits = classification.load_splits(recipe_with_names)
     assert sum(map(len, splits.values())) == 10 and splits["train"].features["label"].names == ["x", "y"]
-    assert "3 of 13 train rows have no label and are left out, the first is row 3" in named.found.notes
+    assert "3 of 13 train rows have no label and are left out, the first is row 3" in recipe_with_names.found.notes
 
 
 def test_missing_numbers_and_columns_are_dropped_too(recipe, table):  # noqa: F811
@@ -129,7 +131,7 @@ def test_missing_numbers_and_columns_are_dropped_too(recipe, table):  # noqa: F8
     assert set(labels_of(table(columns, SEVERAL + "  label: [x, y]\n  missing_labels: drop\n"))) == {"b", "c", "d"}
 
 
-def test_whole_floats_with_gaps_are_classes_and_a_test_split_of_blanks_is_not_measured(recipe, tmp_path):  # noqa: F811
+def test_integral_floats_are_classes_and_an_unlabeled_test_split_is_not_evaluated(recipe, tmp_path):  # noqa: F811
     rows = [{"text": f"t{n}", "label": [0.0, 1.0, None][n % 3]} for n in range(9)]
     blank = [{"text": "t", "label": None}] * 2
     splits = classification.load_splits(

@@ -1,4 +1,4 @@
-"""Smoothed labels (train.label_smoothing): the loss is torch's, in training alone, and the gate judges it."""
+"""Test train.label_smoothing: only training uses torch's smoothed loss, and the gate compares it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ LABELS = np.array([2, 0, -100, 1, 0])
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_the_smoothed_loss_and_its_gradient_are_torchs_and_the_gates_definition(weights, dtype):
+def test_the_smoothed_loss_and_its_gradient_equal_torchs_and_the_gates(weights, dtype):
     ours = paddle.to_tensor(scores(dtype), stop_gradient=False)
     theirs = torch.from_numpy(scores(dtype)).requires_grad_()
-    given = None if weights is None else np.array(weights, np.float32)
-    loss = losses.classification(Config("single_label_classification"), ours, paddle.to_tensor(LABELS), given, 0.1)
+    class_weights = None if weights is None else np.array(weights, np.float32)
+    loss = losses.classification(
+        Config("single_label_classification"), ours, paddle.to_tensor(LABELS), class_weights, 0.1
+    )
     of_torch = None if weights is None else torch.tensor(weights, dtype=theirs.dtype)
     right = torch.nn.CrossEntropyLoss(weight=of_torch, label_smoothing=0.1)(theirs, torch.from_numpy(LABELS))
     loss.backward()
@@ -35,8 +37,8 @@ def test_the_smoothed_loss_and_its_gradient_are_torchs_and_the_gates_definition(
     digits = {"float64": 1e-14, "float32": 2e-6}[dtype]
     np.testing.assert_allclose(float(loss), right.item(), rtol=digits)
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=digits, atol=digits)
-    defined = own_loss.cross_entropy(scores(dtype), LABELS, -100, weights, 0.1)
-    np.testing.assert_allclose(defined.value, right.item(), rtol=digits)
+    gate_loss = own_loss.cross_entropy(scores(dtype), LABELS, -100, weights, 0.1)
+    np.testing.assert_allclose(gate_loss.value, right.item(), rtol=digits)
 
 
 def test_smoothing_is_for_one_label_per_text(tmp_path):
@@ -45,15 +47,15 @@ def test_smoothing_is_for_one_label_per_text(tmp_path):
         load_recipe(path, ["train.label_smoothing=0.1"])
 
 
-def smoothed(**options):
+def request_with_smoothing(**options):
     plain = reformer_request(ONE_LAYER, training=TrainingSettings(max_grad_norm=0.001), **options)
     (request,) = smoothed_trials(plain)
     return request
 
 
 @pytest.mark.slow
-def test_a_right_port_with_smoothed_labels_passes_in_both_dtypes(tmp_path):
-    request = smoothed()
+def test_a_correct_port_with_smoothed_labels_passes_in_both_dtypes(tmp_path):
+    request = request_with_smoothing()
     report, text = PreparedGates(tmp_path / "jobs", [request]).run(request, tmp_path / "report")
     assert report.passed, text
     assert report.reference.own_loss.units < report.reference.own_loss.allowed / 3
@@ -61,6 +63,6 @@ def test_a_right_port_with_smoothed_labels_passes_in_both_dtypes(tmp_path):
 
 @pytest.mark.slow
 def test_every_fault_of_smoothing_is_caught_and_named():
-    trials = try_mutants(smoothed(dtypes=("float64",)), quiet())
+    trials = try_mutants(request_with_smoothing(dtypes=("float64",)), quiet())
     assert [trial.mutant for trial in trials] == list(LABEL_SMOOTHING)
     assert [(t.mutant.name, t.verdict, t.culprit, t.operation) for t in trials if not t.passed] == []

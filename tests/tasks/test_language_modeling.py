@@ -196,10 +196,10 @@ def test_transformers_loads_the_model_and_gives_its_logits(run, tmp_path):
 
     text = "Animals cat dog cow hen\nfox owl zebra"
     command = [sys.executable, "-c", EXPORT, str(run / "model"), text, str(tmp_path / "theirs.npz")]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in completed.stderr or "No module named 'torch'" in completed.stderr:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in result.stderr or "No module named 'torch'" in result.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert completed.returncode == 0, completed.stderr
+    assert result.returncode == 0, result.stderr
     theirs = np.load(tmp_path / "theirs.npz")
     default_dtype = paddle.get_default_dtype()
     paddle.set_default_dtype("float64")
@@ -455,10 +455,10 @@ REFORMER_EXPORT = EXPORT.replace("arrays = {", f'{SAY}\narrays = {{"said": said,
 def test_transformers_loads_the_reformer_and_generates_the_same(reformer_run, tmp_path):
     text = "cat dog cow hen fox é"
     command = [sys.executable, "-c", REFORMER_EXPORT, str(reformer_run / "model"), text, str(tmp_path / "theirs.npz")]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in completed.stderr or "No module named 'torch'" in completed.stderr:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in result.stderr or "No module named 'torch'" in result.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert completed.returncode == 0, completed.stderr
+    assert result.returncode == 0, result.stderr
     theirs = np.load(tmp_path / "theirs.npz")
     run = load_run(reformer_run)
     assert theirs["ids"][0].tolist() == (ids := run.tokenizer.encode(text))

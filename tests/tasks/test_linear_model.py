@@ -28,8 +28,8 @@ TEXTS = [
 ]
 
 
-def test_the_features_are_those_of_scikit_learn():
-    """The products of all pairs of texts are equal, and so are all features up to their order."""
+def test_the_features_equal_those_of_scikit_learn():
+    """Compare the products of all pairs of texts, which do not depend on the order of features."""
     features = Features(has_pairs=False)
     ours = features.fit(TEXTS).toarray().astype(np.float64)
     num_words = len(features.vocabularies[0].hashes)
@@ -44,10 +44,10 @@ def test_the_features_are_those_of_scikit_learn():
 
 def test_texts_have_the_same_features_in_any_chunk(monkeypatch):
     features = Features(has_pairs=False)
-    whole = features.fit(TEXTS).toarray()
+    all_features = features.fit(TEXTS).toarray()
     monkeypatch.setattr(linear_model, "CHARACTERS_AT_ONCE", 1)
-    apart = Features(has_pairs=False)
-    np.testing.assert_array_equal(apart.fit(TEXTS).toarray(), whole)
+    chunked_features = Features(has_pairs=False)
+    np.testing.assert_array_equal(chunked_features.fit(TEXTS).toarray(), all_features)
 
 
 def test_the_most_frequent_features_are_kept(monkeypatch):

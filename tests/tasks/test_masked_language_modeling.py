@@ -296,6 +296,6 @@ def test_a_fault_in_the_head_stops_the_run_and_is_named(recipe_file, tmp_path, f
     """Test faults of the head, also one only in training, where only masked positions are scored."""
     original_code, faulty_code, expected_text = FAULTS[fault]
     source = copied_source(tmp_path, "models/reformer/modeling.py", (original_code, faulty_code))
-    completed = toolkit_in(source, "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}")
-    assert completed.returncode == 1, completed.stderr
-    assert expected_text in completed.stdout and "no training" in completed.stderr
+    result = toolkit_in(source, "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}")
+    assert result.returncode == 1, result.stderr
+    assert expected_text in result.stdout and "no training" in result.stderr

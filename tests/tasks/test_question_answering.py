@@ -1,4 +1,4 @@
-"""`toolkit finetune`, `evaluate` and `predict` for question answering, on the real port with a run of a few seconds."""
+"""Test `toolkit finetune`, `evaluate` and `predict` for question answering on the real port, with a short run."""
 
 from __future__ import annotations
 
@@ -58,29 +58,29 @@ RECIPE = {
 }
 
 
-def rows(split: str, count: int) -> list[dict]:
-    """The answer is the number in a sea of letters: what a model learns in a minute. Longer than a window."""
-    draw = np.random.default_rng(len(split))
-    found = []
+def rows(split_name: str, count: int) -> list[dict]:
+    """Return rows whose answer is the only number among letters, which a model learns soon; longer than a window."""
+    draw = np.random.default_rng(len(split_name))
+    examples = []
     for index in range(count):
         words = ["".join(draw.choice(list("abcde"), 4)) + str(draw.choice(list("abc."))) for _ in range(14)]
         place = int(draw.integers(14))
         words[place] = str(draw.integers(10))
         start = len(" ".join(words[:place])) + (place > 0)
         answers = {"text": [words[place]], "answer_start": [start]}
-        found.append(
-            {"id": f"{split}{index}", "context": " ".join(words), "question": "Which number?", "answers": answers}
+        examples.append(
+            {"id": f"{split_name}{index}", "context": " ".join(words), "question": "Which number?", "answers": answers}
         )
-    return found
+    return examples
 
 
-def nested(flat: list[dict]) -> dict:
-    """The rows as SQuAD publishes them."""
+def nest_rows(flat: list[dict]) -> dict:
+    """Return the rows in the published layout of SQuAD."""
     paragraphs = []
     for row in flat:
         answers = [{"text": text, "answer_start": start} for text, start in zip(*row["answers"].values(), strict=True)]
-        asked = {"id": row["id"], "question": row["question"], "answers": answers}
-        paragraphs.append({"context": row["context"], "qas": [asked]})
+        question = {"id": row["id"], "question": row["question"], "answers": answers}
+        paragraphs.append({"context": row["context"], "qas": [question]})
     return {"version": "1.1", "data": [{"title": "numbers", "paragraphs": paragraphs}]}
 
 
@@ -89,13 +89,13 @@ def console() -> Console:
 
 
 def write_recipe(folder: Path, **changes) -> Path:
-    """A recipe beside its data: SQuAD's own layout to train on, flat rows to validate on."""
+    """Write a recipe and its data: the layout of SQuAD for training, and flat rows for validation."""
     values = json.loads(json.dumps(RECIPE))
     for key, value in changes.items():
         section, _, name = key.partition("__")
         values[section] = {**values[section], name: value}
     values["train"].setdefault("output_dir", str(folder / "run"))
-    (folder / "train.json").write_text(json.dumps(nested(rows("train", 160))))
+    (folder / "train.json").write_text(json.dumps(nest_rows(rows("train", 160))))
     (folder / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows("validation", 24)))
     (folder / "x.yaml").write_text(yaml.safe_dump(values))
     return folder / "x.yaml"
@@ -103,12 +103,12 @@ def write_recipe(folder: Path, **changes) -> Path:
 
 @pytest.fixture(scope="session")
 def qa_run(tmp_path_factory) -> Path:
-    """A finished run."""
+    """Return a finished run."""
     folder = tmp_path_factory.mktemp("qa")
     return finetune(load_recipe(write_recipe(folder)), "the gate has tests of its own", console())
 
 
-def test_a_run_learns_and_leaves_a_predictions_file_that_scores_as_the_run_says(qa_run):
+def test_a_run_learns_and_its_predictions_file_matches_its_metrics(qa_run):
     results = json.loads((qa_run / "metrics.json").read_text())
     assert (
         results["validation"]["f1"]
@@ -118,9 +118,9 @@ def test_a_run_learns_and_leaves_a_predictions_file_that_scores_as_the_run_says(
     scores, missing = scoring.score_files(qa_run.parent / "validation.jsonl", qa_run / "predictions.json")
     assert missing == 0
     assert scores == {key: results["validation"][key] for key in ("exact_match", "f1")}
-    ranked = json.loads((qa_run / "nbest.json").read_text())
+    ranked_answers = json.loads((qa_run / "nbest.json").read_text())
     answers = json.loads((qa_run / "predictions.json").read_text())
-    for name, best in ranked.items():
+    for name, best in ranked_answers.items():
         assert best[0]["text"] == answers[name]
         assert sum(item["probability"] for item in best) == pytest.approx(1, abs=1e-4)
     assert "AutoModelForQuestionAnswering" in (qa_run / "README.md").read_text()
@@ -136,24 +136,24 @@ def test_a_run_learns_and_leaves_a_predictions_file_that_scores_as_the_run_says(
     assert "Answers by the word that asks" in page and "<td>24</td>" in page
 
 
-def test_evaluating_a_run_gives_the_numbers_of_its_training(qa_run):
-    found = evaluate(qa_run, console(), "validation")
-    assert found == json.loads((qa_run / "metrics.json").read_text())["validation"]
+def test_evaluating_a_run_reproduces_its_metrics(qa_run):
+    metrics = evaluate(qa_run, console(), "validation")
+    assert metrics == json.loads((qa_run / "metrics.json").read_text())["validation"]
 
 
 def test_the_command_line_prints_the_answer_its_score_and_its_sentence(qa_run, tmp_path, capsys):
     sentence = "abcde bcdea 4 abcd."
     (tmp_path / "text.txt").write_text(f"abcde bcde. {sentence} deabc cdea. " + "edcba abce. " * 20)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["predict", str(qa_run), "--question", "Which number?", "--context", str(tmp_path / "text.txt")])
     out = capsys.readouterr().out.splitlines()
-    assert left.value.code == 0
+    assert exit_info.value.code == 0
     assert out[0] == "4"
     assert out[1].startswith("score ") and "probability" in out[1]
     assert out[2] == sentence
 
 
-def test_predictions_need_a_question_and_a_context(qa_run):
+def test_predictions_require_a_question_and_a_context(qa_run):
     with pytest.raises(UserError, match=r"needs context: toolkit predict .* --question .* --context FILE"):
         predict(qa_run, console(), question="who?")
     with pytest.raises(UserError, match="takes no texts"):
@@ -165,44 +165,46 @@ def test_predictions_need_a_question_and_a_context(qa_run):
 def test_an_answer_may_be_in_any_window_of_a_long_text(qa_run):
     run = load_run(qa_run)
     filler = " ".join(row["context"].translate(str.maketrans("0123456789", "abcdeabcde")) for row in rows("x", 4))
-    found = [answering.answer_question(run, "Which number?", text)[0] for text in (f"5 {filler}", f"{filler} 5")]
-    assert [(answer.text, answer.start) for answer in found] == [("5", 0), ("5", len(filler) + 1)]
+    answers = [answering.answer_question(run, "Which number?", text)[0] for text in (f"5 {filler}", f"{filler} 5")]
+    assert [(answer.text, answer.start) for answer in answers] == [("5", 0), ("5", len(filler) + 1)]
 
 
-def test_answers_are_whole_words_however_they_are_asked_for(qa_run, tmp_path):
-    """The number stands inside a word: the model points at it, and the answer is the word unless the recipe says no."""
+def test_answers_are_whole_words_in_all_commands(qa_run, tmp_path):
+    """Test a number inside a word: the answer is the whole word unless the recipe sets `whole_words: false`."""
     folder = tmp_path / "run"
     shutil.copytree(qa_run, folder)
-    asked = []
+    examples = []
     for number, row in enumerate(rows("validation", 8)):
         place = row["answers"]["answer_start"][0]
-        before, after = row["context"][:place], row["context"][place:]
-        answers = {"text": [f"ab{after[0]}ba"], "answer_start": [place]}
-        asked.append({**row, "id": number, "context": f"{before}ab{after[0]}ba{after[1:]}", "answers": answers})
-    (tmp_path / "words.json").write_text(json.dumps(asked))
-    question, context = asked[0]["question"], asked[0]["context"]
+        text_before, text_after = row["context"][:place], row["context"][place:]
+        answers = {"text": [f"ab{text_after[0]}ba"], "answer_start": [place]}
+        examples.append(
+            {**row, "id": number, "context": f"{text_before}ab{text_after[0]}ba{text_after[1:]}", "answers": answers}
+        )
+    (tmp_path / "words.json").write_text(json.dumps(examples))
+    question, context = examples[0]["question"], examples[0]["context"]
     values = yaml.safe_load((qa_run / "recipe.yaml").read_text())
     values["data"]["files"]["validation"] = str(tmp_path / "words.json")
-    found = {}
-    for whole in (True, False):
-        values["data"]["whole_words"] = whole
+    results = {}
+    for whole_words in (True, False):
+        values["data"]["whole_words"] = whole_words
         (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
         scores = evaluate(folder, console(), "validation")
         run = load_run(folder)
-        one = answering.answer_question(run, question, context)[0]
+        best_answer = answering.answer_question(run, question, context)[0]
         columns = question_answering.label_rows(
             run, {"question": [question], "context": [context]}, lambda count: None
         ).columns
         windows = question_answering.prepare(run.recipe, run.tokenizer, question_answering.load_splits(run.recipe))
         trainer = make_trainer(run.recipe, folder, run.task, run.model, console())
         assert trainer.measure(windows.validation, "validation") == scores
-        written = list(run.task.predictions(run, None, windows.validation, trainer.outputs))
-        printed = predict(folder, console(), question=question, context=context)
-        assert one.text == columns[0][0] == written[0]["prediction"] == printed.text
-        assert context[one.start : one.end] == one.text and columns[3] == [one.start]
-        found[whole] = scores["exact_match"], one.text
-    assert found[True] == (100, asked[0]["answers"]["text"][0]) and found[False][0] < 50
-    assert found[False][1] in found[True][1]
+        saved_predictions = list(run.task.predictions(run, None, windows.validation, trainer.outputs))
+        printed_answer = predict(folder, console(), question=question, context=context)
+        assert best_answer.text == columns[0][0] == saved_predictions[0]["prediction"] == printed_answer.text
+        assert context[best_answer.start : best_answer.end] == best_answer.text and columns[3] == [best_answer.start]
+        results[whole_words] = scores["exact_match"], best_answer.text
+    assert results[True] == (100, examples[0]["answers"]["text"][0]) and results[False][0] < 50
+    assert results[False][1] in results[True][1]
 
 
 def test_the_gate_gets_positions_and_compares_offsets(tmp_path):
@@ -216,31 +218,31 @@ def test_the_gate_gets_positions_and_compares_offsets(tmp_path):
 def test_both_layouts_and_other_column_names_give_the_same_windows(tmp_path):
     recipe = load_recipe(write_recipe(tmp_path))
     first = assemble(recipe).prepared_data.train
-    renamed = [
+    renamed_rows = [
         {"key": row["id"], "text": row["context"], "ask": row["question"], "found": row["answers"]}
         for row in rows("train", 160)
     ]
-    (tmp_path / "train.json").write_text(json.dumps(renamed))
+    (tmp_path / "train.json").write_text(json.dumps(renamed_rows))
     names = {"data__id": "key", "data__context": "text", "data__question": "ask", "data__answers": "found"}
-    (tmp_path / "validation.jsonl").write_text(json.dumps(renamed[0]))
+    (tmp_path / "validation.jsonl").write_text(json.dumps(renamed_rows[0]))
     values = yaml.safe_load((tmp_path / "x.yaml").read_text())
     values["data"] |= {key.removeprefix("data__"): value for key, value in names.items()}
     (tmp_path / "y.yaml").write_text(yaml.safe_dump(values))
     second = assemble(load_recipe(tmp_path / "y.yaml")).prepared_data.train
     assert len(first) == len(second) > 160
-    for left, right in zip(first, second, strict=True):
-        assert all(np.array_equal(left[key], right[key]) for key in left)
+    for first_window, second_window in zip(first, second, strict=True):
+        assert all(np.array_equal(first_window[key], second_window[key]) for key in first_window)
 
 
-def test_a_folder_of_rows_as_the_hub_has_them_loads(tmp_path):
-    """`load_dataset("rajpurkar/squad")` has a train and a validation split in these columns."""
+def test_a_folder_of_rows_in_the_layout_of_the_hub_loads(tmp_path):
+    """Test the columns and splits of `load_dataset("rajpurkar/squad")`."""
     path = write_recipe(tmp_path, data__dataset=str(tmp_path / "hub"), data__files=None)
     (tmp_path / "hub").mkdir()
-    for split in ("train", "validation"):
-        lines = "".join(json.dumps({**row, "title": "x"}) + "\n" for row in rows(split, 12))
-        (tmp_path / "hub" / f"{split}.jsonl").write_text(lines)
-    prepared = assemble(load_recipe(path)).prepared_data
-    assert "12 train, 12 validation questions" in prepared.summary
+    for split_name in ("train", "validation"):
+        lines = "".join(json.dumps({**row, "title": "x"}) + "\n" for row in rows(split_name, 12))
+        (tmp_path / "hub" / f"{split_name}.jsonl").write_text(lines)
+    prepared_data = assemble(load_recipe(path)).prepared_data
+    assert "12 train, 12 validation questions" in prepared_data.summary
     values = yaml.safe_load(path.read_text())
     values["data"]["question"] = "ask"
     path.write_text(yaml.safe_dump(values))
@@ -248,7 +250,7 @@ def test_a_folder_of_rows_as_the_hub_has_them_loads(tmp_path):
         assemble(load_recipe(path))
 
 
-def test_held_out_questions_are_about_contexts_that_training_has_not(tmp_path):
+def test_held_out_questions_have_contexts_outside_training(tmp_path):
     flat = rows("train", 40)
     twice = [{**row, "id": row["id"] + "b", "question": "And?"} for row in flat]
     path = write_recipe(tmp_path, data__files={"train": "both.json"}, data__validation_fraction=0.25)
@@ -258,7 +260,7 @@ def test_held_out_questions_are_about_contexts_that_training_has_not(tmp_path):
     assert not set(splits["train"]["context"]) & set(splits["validation"]["context"])
 
 
-def test_questions_without_an_answer_are_scored_as_squad_v2_does(tmp_path):
+def test_questions_without_an_answer_are_scored_like_squad_v2(tmp_path):
     flat = [{**row, "answers": {"text": [], "answer_start": []}} for row in rows("train", 16)]
     path = write_recipe(tmp_path, data__no_answer_threshold=0.0, train__max_steps=25)
     (tmp_path / "train.json").write_text(json.dumps(flat))
@@ -280,7 +282,7 @@ def test_questions_without_an_answer_are_scored_as_squad_v2_does(tmp_path):
     assert "no answer" in out.file.getvalue()
 
 
-def test_what_the_data_cannot_give_is_noted(tmp_path):
+def test_limits_of_the_data_are_noted(tmp_path):
     recipe = load_recipe(write_recipe(tmp_path))
     row = rows("train", 1)[0]
     long = {**row, "answers": {"text": [row["context"][:20]], "answer_start": [0]}}
@@ -293,7 +295,7 @@ def test_what_the_data_cannot_give_is_noted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "expected_error"),
     [
         ({"data__stride": 63}, r"data\.stride: windows of 64 tokens cannot overlap by 63"),
         ({"data__dataset": "text"}, r"data\.dataset: plain text holds no questions"),
@@ -313,13 +315,13 @@ def test_what_the_data_cannot_give_is_noted(tmp_path):
         ({"data__validation_fraction": 0.1}, r"data\.validation_fraction: the data has a validation split of its own"),
     ],
 )
-def test_a_mistake_is_said_at_its_key(tmp_path, changes, expected):
+def test_a_mistake_is_reported_at_its_key(tmp_path, changes, expected_error):
     path = write_recipe(tmp_path, **changes)
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(UserError, match=expected_error):
         check_data(load_recipe(path))
 
 
-def test_an_answer_that_is_not_where_it_says_is_said_at_the_file(tmp_path):
+def test_a_misplaced_answer_is_reported_at_the_file(tmp_path):
     path = write_recipe(tmp_path)
     wrong = {**rows("train", 1)[0], "answers": {"text": ["zzz"], "answer_start": [0]}}
     (tmp_path / "train.json").write_text(json.dumps([wrong]))
@@ -327,7 +329,7 @@ def test_an_answer_that_is_not_where_it_says_is_said_at_the_file(tmp_path):
         check_data(load_recipe(path))
 
 
-def test_a_question_as_long_as_the_window_is_said_at_the_length(tmp_path):
+def test_a_question_as_long_as_the_window_is_reported_at_the_length(tmp_path):
     path = write_recipe(tmp_path)
     (tmp_path / "train.json").write_text(json.dumps([{**rows("train", 1)[0], "question": "x" * 60}]))
     with pytest.raises(UserError, match=r"data\.max_length: the question train0 has 60 tokens, which leaves 3 of 64"):
@@ -350,7 +352,7 @@ def test_the_sentence_around_an_answer(text, answer, sentence):
     assert text[first:past] == sentence
 
 
-def test_some_questions_are_shown_with_the_answer_marked_in_its_sentence():
+def test_some_questions_are_printed_with_the_answer_marked_in_its_sentence():
     context = "Rome is old. The code of Italy is IT. It has a coast."
     start = context.index("IT.")
     examples = [
@@ -359,9 +361,9 @@ def test_some_questions_are_shown_with_the_answer_marked_in_its_sentence():
     ]
     answer = Answer("IT", start, start + 2, 1.0, 0.9)
     windows = SimpleNamespace(examples=examples, best_answers=[[answer]] * 5)
-    said = io.StringIO()
-    show_answers(windows, Console(file=said, width=40))
-    assert said.getvalue().splitlines() == [
+    output = io.StringIO()
+    show_answers(windows, Console(file=output, width=40))
+    assert output.getvalue().splitlines() == [
         "  What is the code, asked 0?",
         "    The code of Italy is [IT].",
         "  What is the code, asked 2?",
@@ -369,7 +371,7 @@ def test_some_questions_are_shown_with_the_answer_marked_in_its_sentence():
         "  What is the code, asked 4?",
         "    The code of Italy is [IT].",
     ]
-    said.truncate(0)
+    output.truncate(0)
     windows.examples, windows.best_answers = examples[1:2], [[answer]]
-    show_answers(windows, Console(file=said))
-    assert "The code of Italy is [IT].  (correct: XY)" in said.getvalue()
+    show_answers(windows, Console(file=output))
+    assert "The code of Italy is [IT].  (correct: XY)" in output.getvalue()

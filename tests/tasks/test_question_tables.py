@@ -1,4 +1,4 @@
-"""Questions in csv and flat rows: whole numbers and lists as cells hold them, no ids, no places of answers."""
+"""Test questions in csv and flat rows: integers and lists in cells, without ids, without positions of answers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def recipe(folder: Path, columns: list[str], rows: list[list], more: str = "") -
     return load_recipe(folder / "x.yaml")
 
 
-def answers_of(made: Recipe) -> dict[str, tuple[list[str], list[int]]]:
-    """Id -> the answers and their places, of all splits."""
-    rows = [row for split in question_answering.load_splits(made).values() for row in split]
+def answers_of(loaded_recipe: Recipe) -> dict[str, tuple[list[str], list[int]]]:
+    """Return the answers and positions of each id, of all splits."""
+    rows = [row for split_rows in question_answering.load_splits(loaded_recipe).values() for row in split_rows]
     return {row["id"]: (row["answers"]["text"], row["answers"]["answer_start"]) for row in rows}
 
 
-def test_csv_holds_places_lists_and_no_answers(tmp_path):
+def test_csv_may_hold_positions_lists_and_no_answers(tmp_path):
     columns = ["id", "question", "context", "answer", "answer_start", "is_impossible"]
     rows = [
         ["a", "?", CONTEXTS[0], "art", "12.0", "False"],
@@ -44,29 +44,29 @@ def test_csv_holds_places_lists_and_no_answers(tmp_path):
         "b": (["She", "1956"], [0, 18]),
         "c": ([], []),
     }
-    whole = "{'text': ['art', 'The'], 'answer_start': [12, 0]}"
+    answers_cell = "{'text': ['art', 'The'], 'answer_start': [12, 0]}"
     none = "{'text': [], 'answer_start': []}"
     rows = [[name, "?", context, none] for name, context in zip("abc", CONTEXTS, strict=True)]
-    rows[0][3] = whole
-    made = recipe(tmp_path, ["id", "question", "context", "answers"], rows)
-    assert answers_of(made)["a"] == (["art", "The"], [12, 0])
+    rows[0][3] = answers_cell
+    loaded_recipe = recipe(tmp_path, ["id", "question", "context", "answers"], rows)
+    assert answers_of(loaded_recipe)["a"] == (["art", "The"], [12, 0])
 
 
-def test_without_ids_and_places_questions_are_numbered_and_answers_found(tmp_path):
+def test_missing_ids_and_positions_are_replaced(tmp_path):
     columns, more = ["q", "context", "a"], "  question: q\n  answers: a\n"
     rows = [["?", CONTEXTS[0], "art"], ["?", CONTEXTS[1], '"yes"'], ["?", CONTEXTS[2], "more"]]
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error_info:
         question_answering.load_splits(recipe(tmp_path, columns, rows, more))
-    said = str(raised.value)
-    assert "3 of 3 questions have no answer_start: '1' (the place of 'art')" in said
-    assert "set data.misplaced_answers to find (finds 3 of them" in said
-    found = recipe(tmp_path, columns, rows, more + "  misplaced_answers: find\n")
-    assert answers_of(found) == {"1": (["art"], [12]), "2": (["“yes”"], [9]), "3": (["more"], [3])}
-    (note,) = [note for note in found.found.notes if "no answer_start" in note]
+    message = str(error_info.value)
+    assert "3 of 3 questions have no answer_start: '1' (the place of 'art')" in message
+    assert "set data.misplaced_answers to find (finds 3 of them" in message
+    loaded_recipe = recipe(tmp_path, columns, rows, more + "  misplaced_answers: find\n")
+    assert answers_of(loaded_recipe) == {"1": (["art"], [12]), "2": (["“yes”"], [9]), "3": (["more"], [3])}
+    (note,) = [note for note in loaded_recipe.found.notes if "no answer_start" in note]
     assert "3 found (" in note and all(f"1 {way}" in note for way in (FIRST, ONLY, NORMALIZED_MATCH))
 
 
-def test_an_answer_without_a_place_is_the_whole_word_before_a_part_of_one():
+def test_an_answer_without_a_position_prefers_a_whole_word():
     assert find_answer("art: party", "art", squad.UNKNOWN_START) == Placement(0, "art", ONLY)
     assert find_answer("party, art", "art", squad.UNKNOWN_START).start == 7
     assert find_answer("partys", "art", squad.UNKNOWN_START).start == 1
@@ -74,10 +74,10 @@ def test_an_answer_without_a_place_is_the_whole_word_before_a_part_of_one():
     assert find_answer("nothing", "art", squad.UNKNOWN_START) is None
 
 
-def test_a_column_that_is_named_must_be_there(tmp_path):
-    made = recipe(tmp_path, ["question", "context", "answer"], [["?", "x", "x"]] * 3, "  id: key\n")
+def test_a_named_column_must_exist(tmp_path):
+    loaded_recipe = recipe(tmp_path, ["question", "context", "answer"], [["?", "x", "x"]] * 3, "  id: key\n")
     with pytest.raises(UserError, match="no column key in the train split"):
-        question_answering.load_splits(made)
-    made = recipe(tmp_path, ["question", "context", "reply"], [["?", "x", "x"]] * 3)
+        question_answering.load_splits(loaded_recipe)
+    loaded_recipe = recipe(tmp_path, ["question", "context", "reply"], [["?", "x", "x"]] * 3)
     with pytest.raises(UserError, match="no column answers in the train split"):
-        question_answering.load_splits(made)
+        question_answering.load_splits(loaded_recipe)

@@ -1,4 +1,4 @@
-"""SQuAD files are read in every layout, and scored as the official scripts score them."""
+"""Test that SQuAD files are read in every layout and scored like the official scripts."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def example(*answers: str, name: str = "q1") -> squad.Example:
     return squad.Example(name, " ".join(answers), "?", answers, (0,) * len(answers))
 
 
-def scored(prediction: str, *answers: str) -> tuple[float, float]:
-    found = scoring.score([example(*answers)], {"q1": prediction})
-    return found["exact_match"], found["f1"]
+def score_one(prediction: str, *answers: str) -> tuple[float, float]:
+    scores = scoring.score([example(*answers)], {"q1": prediction})
+    return scores["exact_match"], scores["f1"]
 
 
 @pytest.mark.shared_data
-def test_a_published_system_scores_what_is_published_to_the_last_digit(shared_data):
+def test_a_published_system_gets_its_published_scores_to_the_last_digit(shared_data):
     folder = shared_data / "squad"
-    expected = json.loads((folder / "expected.json").read_text())
-    found, missing = scoring.score_files(folder / expected["dataset"], folder / expected["predictions"])
-    assert found == {"exact_match": expected["exact_match"], "f1": expected["f1"]}
+    expected_scores = json.loads((folder / "expected.json").read_text())
+    scores, missing = scoring.score_files(folder / expected_scores["dataset"], folder / expected_scores["predictions"])
+    assert scores == {"exact_match": expected_scores["exact_match"], "f1": expected_scores["f1"]}
     assert missing == 0
 
 
@@ -46,7 +46,7 @@ def test_a_published_system_scores_what_is_published_to_the_last_digit(shared_da
         ("The Broncos", "broncos", 100, 100),  # case and article
         ("an  apple, a day!", "apple day", 100, 100),  # articles and punctuation anywhere, spaces
         ("theatre", "atre", 0, 0),  # an article only as a whole word
-        ("A-team", "ateam", 100, 100),  # punctuation goes first, so that the a is no word any more
+        ("A-team", "ateam", 100, 100),  # punctuation is removed first, so the a is not a separate word
         ("the-end", "the end", 0, 0),  # likewise: "theend" against "end"
         ("$5 million", "5 million", 100, 100),
         ("2,000", "2000", 100, 100),
@@ -57,31 +57,37 @@ def test_a_published_system_scores_what_is_published_to_the_last_digit(shared_da
         ("Straße", "STRASSE", 0, 0),  # lower, not casefold
         ("gold\u00a0medal", "gold medal", 100, 100),  # any white space
         ("new york city", "York City", 0, 80),  # precision 2/3, recall 1
-        ("tick tick tick", "tick tick", 0, 80),  # counted as often as they occur
+        ("tick tick tick", "tick tick", 0, 80),  # repeated words are counted
         ("blue", "red", 0, 0),
         ("", "red", 0, 0),
     ],
 )
-def test_answers_are_compared_as_the_official_script_does(prediction, answer, exact, f1):
-    assert scored(prediction, answer) == (exact, pytest.approx(f1))
+def test_answers_are_compared_like_the_official_script(prediction, answer, exact, f1):
+    assert score_one(prediction, answer) == (exact, pytest.approx(f1))
 
 
 def test_the_best_of_several_references_counts_for_each_number():
-    assert scored("in 1999", "in the year 1999", "1999", "in 1999 or so") == (0, pytest.approx(200 * (2 / 3) / (5 / 3)))
-    assert scored("1999", "the year", "1999") == (100, 100)
+    assert score_one("in 1999", "in the year 1999", "1999", "in 1999 or so") == (
+        0,
+        pytest.approx(200 * (2 / 3) / (5 / 3)),
+    )
+    assert score_one("1999", "the year", "1999") == (100, 100)
 
 
-def test_an_empty_reference_is_scored_as_each_version_does():
-    """v1.1 compares "the" with "a" as two empty texts: equal, but with no word in common. v2 leaves such references
-    out, and a question without any has the empty answer."""
-    assert scored("a", "the") == (100, 0)
-    nothing = example(name="q2")
-    both = scoring.score([example("the", "red"), nothing], {"q1": "a", "q2": ""})
-    assert (both["exact_match"], both["f1"]) == (50, 50)  # q1 wants "red", q2 wants nothing
-    for answer, expected in (("something", 0), ("the", 100)):
-        found = scoring.score([nothing], {"q2": answer})
-        assert found == {
-            "exact_match": expected, "f1": expected, "NoAns_exact": expected, "NoAns_f1": expected, "NoAns_total": 1
+def test_an_empty_reference_is_scored_like_each_version():
+    """v1.1 compares "the" with "a" as two empty texts: equal, but without a common word.
+
+    v2 omits such references, and a question without references has the empty answer.
+    """
+    assert score_one("a", "the") == (100, 0)
+    unanswerable = example(name="q2")
+    both = scoring.score([example("the", "red"), unanswerable], {"q1": "a", "q2": ""})
+    assert (both["exact_match"], both["f1"]) == (50, 50)  # the answer of q1 is "red", q2 has no answer
+    for answer, expected_score in (("something", 0), ("the", 100)):
+        scores = scoring.score([unanswerable], {"q2": answer})
+        assert scores == {
+            "exact_match": expected_score, "f1": expected_score,
+            "NoAns_exact": expected_score, "NoAns_f1": expected_score, "NoAns_total": 1,
         }  # fmt: skip
 
 
@@ -92,34 +98,34 @@ def test_a_question_without_a_prediction_counts_as_wrong():
     assert (either["exact_match"], either["HasAns_exact"], either["NoAns_exact"]) == (50, 100, 0)
 
 
-def nested(version: str = "1.1", **question) -> dict:
-    asked = {
+def nest_question(version: str = "1.1", **question) -> dict:
+    full_question = {
         "id": "q1",
         "question": "What is the capital?",
         "answers": [{"text": "Helsinki", "answer_start": 0}],
         **question,
     }
-    return {"version": version, "data": [{"title": "x", "paragraphs": [{"context": CONTEXT, "qas": [asked]}]}]}
+    return {"version": version, "data": [{"title": "x", "paragraphs": [{"context": CONTEXT, "qas": [full_question]}]}]}
 
 
 def test_every_layout_gives_the_same_questions(tmp_path):
-    expected = [squad.Example("q1", CONTEXT, "What is the capital?", ("Helsinki",), (0,))]
-    listed = {**ROW, "answers": [{"text": "Helsinki", "answer_start": 0}]}
+    expected_examples = [squad.Example("q1", CONTEXT, "What is the capital?", ("Helsinki",), (0,))]
+    row_with_list = {**ROW, "answers": [{"text": "Helsinki", "answer_start": 0}]}
     layouts = {
-        "nested": json.dumps(nested()),
+        "nested": json.dumps(nest_question()),
         "rows": json.dumps([ROW]),
-        "data": json.dumps({"data": [listed]}),
+        "data": json.dumps({"data": [row_with_list]}),
         "lines": json.dumps(ROW) + "\n\n",
         "bom": "\ufeff" + json.dumps([ROW]),
     }
     for name, text in layouts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-        assert squad.read_examples(tmp_path / name) == expected, name
+        assert squad.read_examples(tmp_path / name) == expected_examples, name
     (tmp_path / "two").write_text("\n".join(json.dumps({**ROW, "id": name}) for name in "ab"))
     assert [item.id for item in squad.read_examples(tmp_path / "two")] == ["a", "b"]
 
 
-def test_a_line_separator_inside_a_text_ends_no_line(tmp_path):
+def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
     row = {**ROW, "question": "one\u2028two\x85three"}
     (tmp_path / "x").write_text(f"{json.dumps(row, ensure_ascii=False)}\n{json.dumps({**ROW, 'id': 'q2'})}\n")
     assert squad.read_examples(tmp_path / "x")[0].question == row["question"]
@@ -136,22 +142,27 @@ def test_the_paragraphs_of_an_article_are_joined_to_one_document(tmp_path):
             },
         ],
     }
-    other = {"title": "y", "paragraphs": [{"context": "Red.", "qas": [{"id": "d", "question": "?", "answers": []}]}]}
-    (tmp_path / "x.json").write_text(json.dumps({"data": [article, other]}))
-    joined = squad.join_documents(squad.read_examples(tmp_path / "x.json", document="title"))
-    assert [item.context for item in joined] == ["It is red.\n\nNot red, blue."] * 3 + ["Red."]
-    assert [item.answer_starts for item in joined] == [(6,), (6,), (16,), ()]
-    assert all(item.context[at : at + 3] == "red" for item in joined for at in item.answer_starts)
+    other_article = {
+        "title": "y",
+        "paragraphs": [{"context": "Red.", "qas": [{"id": "d", "question": "?", "answers": []}]}],
+    }
+    (tmp_path / "x.json").write_text(json.dumps({"data": [article, other_article]}))
+    joined_examples = squad.join_documents(squad.read_examples(tmp_path / "x.json", document="title"))
+    assert [item.context for item in joined_examples] == ["It is red.\n\nNot red, blue."] * 3 + ["Red."]
+    assert [item.answer_starts for item in joined_examples] == [(6,), (6,), (16,), ()]
+    assert all(item.context[at : at + 3] == "red" for item in joined_examples for at in item.answer_starts)
 
 
 def test_a_question_that_is_impossible_has_no_answer(tmp_path):
     path = tmp_path / "v2.json"
-    path.write_text(json.dumps(nested("v2.0", is_impossible=True, answers=[], plausible_answers=[{"text": "euro"}])))
+    path.write_text(
+        json.dumps(nest_question("v2.0", is_impossible=True, answers=[], plausible_answers=[{"text": "euro"}]))
+    )
     assert squad.read_examples(path)[0].answers == ()
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("content", "expected_error"),
     [
         ("{", "is not JSON"),
         ('{"id": 1}\n{"id": 2}\n{', "line 3 is not JSON"),
@@ -164,12 +175,12 @@ def test_a_question_that_is_impossible_has_no_answer(tmp_path):
         (json.dumps([{**ROW, "answers": [3]}]), "answers should be"),
         (json.dumps([{**ROW, "answers": {"text": ["Helsinki"], "answer_start": []}}]), "as many texts as"),
         (json.dumps({"data": [{"paragraphs": [{"context": "x"}]}]}), "article 1, paragraph 1: expected"),
-        (json.dumps(nested(id=7.5)), "article 1, paragraph 1, question 1: id is 7.5"),
+        (json.dumps(nest_question(id=7.5)), "article 1, paragraph 1, question 1: id is 7.5"),
     ],
 )
-def test_a_file_that_is_not_squad_s_says_where(tmp_path, content, expected):
+def test_a_faulty_squad_file_is_refused_at_its_place(tmp_path, content, expected_error):
     (tmp_path / "x.json").write_text(content)
-    with pytest.raises(UserError, match=expected) as problem:
+    with pytest.raises(UserError, match=expected_error) as problem:
         squad.read_examples(tmp_path / "x.json")
     assert str(problem.value).startswith(str(tmp_path / "x.json"))
     with pytest.raises(UserError, match="no such file"):
@@ -178,9 +189,13 @@ def test_a_file_that_is_not_squad_s_says_where(tmp_path, content, expected):
 
 def test_predictions_that_belong_to_other_questions_are_refused(tmp_path):
     (tmp_path / "data.json").write_text(json.dumps([ROW, {**ROW, "id": "q2"}]))
-    for content, expected in (("[]", "one JSON object"), ('{"q1": 3}', "answer of q1 is 3"), ("{}", "none of the 2")):
+    for content, expected_error in (
+        ("[]", "one JSON object"),
+        ('{"q1": 3}', "answer of q1 is 3"),
+        ("{}", "none of the 2"),
+    ):
         (tmp_path / "found.json").write_text(content)
-        with pytest.raises(UserError, match=expected):
+        with pytest.raises(UserError, match=expected_error):
             scoring.score_files(tmp_path / "data.json", tmp_path / "found.json")
     (tmp_path / "found.json").write_text('{"q1": "helsinki"}')
     assert scoring.score_files(tmp_path / "data.json", tmp_path / "found.json") == (
@@ -202,18 +217,18 @@ def test_the_baseline_takes_the_longest_name_of_the_likeliest_sentence(question,
     assert scoring.guess(question, context) == answer
 
 
-def test_the_baseline_says_something_whatever_it_is_asked():
+def test_the_baseline_always_answers():
     assert scoring.guess("", "only small words") == "only small words"
     assert scoring.guess("Who?", "Who?") == "Who?"
     assert scoring.guess("?", "") == ""
 
 
-def test_the_command_line_prints_the_two_numbers_and_nothing_else(tmp_path, capsys):
+def test_the_command_line_prints_only_the_two_numbers(tmp_path, capsys):
     (tmp_path / "data.json").write_text(json.dumps([ROW, {**ROW, "id": "q2"}]))
     (tmp_path / "found.json").write_text('{"q1": "helsinki"}')
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["evaluate", "--squad", str(tmp_path / "data.json"), str(tmp_path / "found.json")])
     output = capsys.readouterr()
-    assert left.value.code == 0
+    assert exit_info.value.code == 0
     assert output.out == '{"exact_match": 50.0, "f1": 50.0}\n'
     assert output.err == "note: 1 questions have no prediction and count as wrong\n"

@@ -1,4 +1,4 @@
-"""SQuAD-like files as people publish them: their layouts, ids, misplaced answers, and v2's scores by group."""
+"""Test published files in the layout of SQuAD: ids, misplaced answers, and the scores of v2 by group."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ RECIPE = {
 }
 
 CONTEXT = "Helsinki is the capital of Finland. Its currency is the euro."
-EXPECTED = squad.Example("q1", CONTEXT, "What?", ("Helsinki",), (0,))
+EXPECTED_EXAMPLE = squad.Example("q1", CONTEXT, "What?", ("Helsinki",), (0,))
 TEXT, ANSWER = "Helsinki", {"text": "Helsinki", "answer_start": 0}
-ASKED = {"id": "q1", "question": "What?"}
+QUESTION = {"id": "q1", "question": "What?"}
 
 
-def covid_like(wrong: int = 234, lost: int = 4, questions: int = 800) -> dict:
-    """As COVID-QA is published: no titles, whole numbers as ids, long contexts, and some answers one or more characters
-    away from where answer_start says, or with other blanks; the last few stand nowhere."""
+def covid_like(wrong: int = 234, num_missing: int = 4, questions: int = 800) -> dict:
+    """Return a document like COVID-QA: no titles, integers as ids and long contexts.
+
+    Some answers are a few characters away from their answer_start or have other blanks; the last few do not occur.
+    """
     draw = np.random.default_rng(7)
     paragraphs = []
-    misplaced = set(draw.choice(questions, wrong, replace=False).tolist())
-    nowhere = set(sorted(misplaced)[wrong - lost :])
+    misplaced_ids = set(draw.choice(questions, wrong, replace=False).tolist())
+    nowhere = set(sorted(misplaced_ids)[wrong - num_missing :])
     for number in range(questions // 4):
         words = [f"{draw.integers(10**6)}x{index}" for index in range(60)]
         context, qas = " ".join(words), []
@@ -53,7 +55,7 @@ def covid_like(wrong: int = 234, lost: int = 4, questions: int = 800) -> dict:
             text, start = " ".join(words[place : place + 3]), len(" ".join(words[:place])) + 1
             if name in nowhere:
                 text = "not there"
-            elif name in misplaced:
+            elif name in misplaced_ids:
                 start += int(draw.integers(1, 9)) * int(draw.choice([-1, 1]))
                 text = text.replace(" ", "\n") if name % 5 == 0 else text
             answers = [{"text": text, "answer_start": start}]
@@ -63,8 +65,8 @@ def covid_like(wrong: int = 234, lost: int = 4, questions: int = 800) -> dict:
 
 
 def recipe_for(folder: Path, content: object, **data: object) -> Path:
-    """A recipe that trains on a file and validates on a small right one."""
-    right = [{**ASKED, "context": CONTEXT, "answers": [ANSWER]}]
+    """Write a recipe that trains on a file and validates on a small correct file."""
+    right = [{**QUESTION, "context": CONTEXT, "answers": [ANSWER]}]
     (folder / "train.json").write_text(content if isinstance(content, str) else json.dumps(content))
     (folder / "validation.json").write_text(json.dumps(right))
     values = json.loads(json.dumps(RECIPE))
@@ -74,7 +76,7 @@ def recipe_for(folder: Path, content: object, **data: object) -> Path:
     return folder / "x.yaml"
 
 
-def test_misplaced_answers_are_refused_at_once_with_their_number_and_the_first_three(tmp_path):
+def test_misplaced_answers_are_refused_with_their_number_and_the_first_three(tmp_path):
     with pytest.raises(UserError) as problem:
         check_data(load_recipe(recipe_for(tmp_path, covid_like())))
     message = str(problem.value)
@@ -91,7 +93,7 @@ def test_misplaced_answers_are_dropped_or_found_again_and_counted(tmp_path):
     rows = question_answering.load_splits(recipe)["train"]
     (note,) = [note for note in recipe.found.notes if "234 of 800" in note]
     assert ": 230 found (" in note and NEAREST in note and NORMALIZED_MATCH in note and ", 4 left out: '" in note
-    texts = {str(asked["id"]): asked["answers"][0]["text"] for asked in _flat(covid_like())}
+    texts = {str(question["id"]): question["answers"][0]["text"] for question in _flat(covid_like())}
     assert len(rows) == 796 and all(isinstance(name, str) for name in rows["id"])
     for row in rows:
         start, text = row["answers"]["answer_start"][0], row["answers"]["text"][0]
@@ -100,7 +102,7 @@ def test_misplaced_answers_are_dropped_or_found_again_and_counted(tmp_path):
 
 
 def _flat(content: dict) -> list[dict]:
-    return [asked for article in content["data"] for part in article["paragraphs"] for asked in part["qas"]]
+    return [question for article in content["data"] for part in article["paragraphs"] for question in part["qas"]]
 
 
 def test_offsets_in_utf16_explain_a_file_that_javascript_made():
@@ -109,15 +111,15 @@ def test_offsets_in_utf16_explain_a_file_that_javascript_made():
     for place in [place for place in range(len(text)) if text.startswith("the sea", place)]:
         offset = len(text[:place].encode("utf-16-le")) // 2
         examples.append(squad.Example(f"q{place}", text, "?", ("the sea",), (offset,)))
-    kept, note = place_answers(examples, "find", "x.json")
-    assert [f"q{item.answer_starts[0]}" for item in kept] == [item.id for item in examples]
+    placed_examples, note = place_answers(examples, "find", "x.json")
+    assert [f"q{item.answer_starts[0]}" for item in placed_examples] == [item.id for item in examples]
     assert note is not None and "3 found, all by offsets in UTF-16 units, as JavaScript counts them" in note
     with pytest.raises(UserError, match=r"finds 3 of them, all by offsets in UTF-16 units"):
         place_answers(examples, "refuse", "x.json")
 
 
 @pytest.mark.parametrize(
-    ("context", "text", "start", "expected"),
+    ("context", "text", "start", "expected_placement"),
     [
         ("a red, a red and a red", "red", 8, Placement(9, "red", NEAREST)),  # one off
         ("a red, a red and a red", "red", 10, Placement(9, "red", NEAREST)),
@@ -130,7 +132,7 @@ def test_offsets_in_utf16_explain_a_file_that_javascript_made():
         ("une e\u0301cole", "école", 0, Placement(4, "e\u0301cole", NORMALIZED_MATCH)),
         ("une école", "e\u0301cole", 0, Placement(4, "école", NORMALIZED_MATCH)),
         ("the ﬁsh", "fish", 0, Placement(4, "ﬁsh", NORMALIZED_MATCH)),
-        ("the ﬁsh", "ish", 0, None),  # half a ligature
+        ("the ﬁsh", "ish", 0, None),  # part of a ligature
         ("the\nﬁsh", "the f", 0, None),
         ("the e\u0301cole", "ecole", 0, None),
         ("1\u00a0000 km", "1 000", 5, Placement(0, "1\u00a0000", NORMALIZED_MATCH)),
@@ -141,44 +143,47 @@ def test_offsets_in_utf16_explain_a_file_that_javascript_made():
         ("", "sea", 0, None),
     ],
 )
-def test_an_answer_is_found_in_the_context_s_own_characters(context, text, start, expected):
-    assert find_answer(context, text, start) == expected
+def test_an_answer_is_found_in_the_context_s_own_characters(context, text, start, expected_placement):
+    assert find_answer(context, text, start) == expected_placement
 
 
-def test_a_question_of_which_one_answer_stands_nowhere_is_left_out_and_nothing_left_is_an_error():
+def test_a_question_with_a_missing_answer_is_omitted_unless_none_is_left():
     two = squad.Example("q", "a red sea", "?", ("red", "blue"), (2, 3))
     good = squad.Example("r", "a red sea", "?", ("red", ""), (2, 10**12))
-    kept, note = place_answers([two, good], "find", "x")
-    assert [item.id for item in kept] == ["r"] and note is not None and "0 found, 1 left out: 'q'" in note
-    assert kept[0].answer_starts == (2, 9)  # of an empty answer, which says nothing; columns hold 32 bits
+    placed_examples, note = place_answers([two, good], "find", "x")
+    assert [item.id for item in placed_examples] == ["r"] and note is not None and "0 found, 1 left out: 'q'" in note
+    assert placed_examples[0].answer_starts == (
+        2,
+        9,
+    )  # the start of an empty answer has no meaning; columns hold 32 bits
     for policy in ("find", "drop"):
         with pytest.raises(UserError, match=r"x: no question has its answer where answer_start says.*'q' \('e"):
             place_answers([two], policy, "x")
 
 
 LAYOUTS = {
-    "articles at the top": [{"paragraphs": [{"context": CONTEXT, "qas": [{**ASKED, "answers": [ANSWER]}]}]}],
+    "articles at the top": [{"paragraphs": [{"context": CONTEXT, "qas": [{**QUESTION, "answers": [ANSWER]}]}]}],
     "articles": {"data": [{"title": "x", "n": 1, "paragraphs": [{"context": CONTEXT, "qas": [
-        {**ASKED, "answers": [ANSWER], "is_impossible": False, "extra": {"a": []}}]}]}]},
-    "paragraphs": {"data": [{"context": CONTEXT, "qas": [{**ASKED, "answers": [ANSWER]}]}]},
-    "one article": {"title": "x", "paragraphs": [{"context": CONTEXT, "qas": [{**ASKED, "answers": [ANSWER]}]}]},
-    "flat": [{**ASKED, "context": CONTEXT, "answers": {"text": [TEXT], "answer_start": [0]}, "extra": 3}],
-    "flat data": {"version": "x", "data": [{**ASKED, "context": CONTEXT, "answers": [ANSWER]}]},
-    "one answer": [{**ASKED, "context": CONTEXT, "answer": ANSWER}],
-    "answer null beside": [{**ASKED, "context": CONTEXT, "answers": None, "answer": [ANSWER]}],
-    "scalars": [{**ASKED, "context": CONTEXT, "answers": {"text": TEXT, "answer_start": 0}}],
-    "text and start beside": [{**ASKED, "context": CONTEXT, "answer": TEXT, "answer_start": 0}],
+        {**QUESTION, "answers": [ANSWER], "is_impossible": False, "extra": {"a": []}}]}]}]},
+    "paragraphs": {"data": [{"context": CONTEXT, "qas": [{**QUESTION, "answers": [ANSWER]}]}]},
+    "one article": {"title": "x", "paragraphs": [{"context": CONTEXT, "qas": [{**QUESTION, "answers": [ANSWER]}]}]},
+    "flat": [{**QUESTION, "context": CONTEXT, "answers": {"text": [TEXT], "answer_start": [0]}, "extra": 3}],
+    "flat data": {"version": "x", "data": [{**QUESTION, "context": CONTEXT, "answers": [ANSWER]}]},
+    "one answer": [{**QUESTION, "context": CONTEXT, "answer": ANSWER}],
+    "answer null beside": [{**QUESTION, "context": CONTEXT, "answers": None, "answer": [ANSWER]}],
+    "scalars": [{**QUESTION, "context": CONTEXT, "answers": {"text": TEXT, "answer_start": 0}}],
+    "text and start beside": [{**QUESTION, "context": CONTEXT, "answer": TEXT, "answer_start": 0}],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_each_layout_gives_the_same_question(tmp_path, name):
     (tmp_path / "x.json").write_text(json.dumps(LAYOUTS[name]))
-    assert squad.read_examples(tmp_path / "x.json") == [EXPECTED]
+    assert squad.read_examples(tmp_path / "x.json") == [EXPECTED_EXAMPLE]
     items = LAYOUTS[name]["data"] if "data" in LAYOUTS[name] else LAYOUTS[name]
     items = items if isinstance(items, list) else [items]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-    assert squad.read_examples(tmp_path / "x.jsonl") == [EXPECTED]
+    assert squad.read_examples(tmp_path / "x.jsonl") == [EXPECTED_EXAMPLE]
 
 
 @pytest.mark.parametrize(
@@ -187,56 +192,57 @@ def test_each_layout_gives_the_same_question(tmp_path, name):
      {"is_impossible": True, "answers": None}, {"is_impossible": 1, "answers": [ANSWER]},
      {"answers": [{"text": "", "answer_start": -1}]}, {"answers": {"text": "", "answer_start": -1}}],
 )  # fmt: skip
-def test_no_answer_is_said_in_several_ways(tmp_path, more):
+def test_questions_without_an_answer_are_recognized_in_several_layouts(tmp_path, more):
     for content in (
-        [{**ASKED, "context": CONTEXT, **more}],
-        {"data": [{"paragraphs": [{"context": CONTEXT, "qas": [{**ASKED, **more}]}]}]},
+        [{**QUESTION, "context": CONTEXT, **more}],
+        {"data": [{"paragraphs": [{"context": CONTEXT, "qas": [{**QUESTION, **more}]}]}]},
     ):
         (tmp_path / "x.json").write_text(json.dumps(content))
         assert squad.read_examples(tmp_path / "x.json")[0].answers == ()
 
 
 def third(question: object = None, **paragraph: object) -> dict:
-    """Three articles, of which the second paragraph of the third has a fault."""
+    """Return three articles, the third with a fault in its second paragraph."""
     good = {"context": CONTEXT, "qas": []}
-    asked = {**ASKED, "answers": [ANSWER]}
-    bad = {**good, "qas": [{**asked, "id": "first"}, question], **paragraph}
+    valid_question = {**QUESTION, "answers": [ANSWER]}
+    bad = {**good, "qas": [{**valid_question, "id": "first"}, question], **paragraph}
     return {"data": [{"paragraphs": [good]}, {"paragraphs": [good]}, {"paragraphs": [good, bad]}]}
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("content", "expected_error"),
     [
-        (third({**ASKED, "answers": [3]}), r"article 3, paragraph 2, question 2 \('q1'\): answers should be"),
+        (third({**QUESTION, "answers": [3]}), r"article 3, paragraph 2, question 2 \('q1'\): answers should be"),
         (third({"id": 7, "answers": []}), r"article 3, paragraph 2, question 2 \(7\): has no question"),
         (third({"id": True, "question": "?"}), "article 3, paragraph 2, question 2: id is True, not a text"),
-        (third({**ASKED}), r"question 2 \('q1'\): has no answers; a question without has is_impossible: true"),
-        (third({**ASKED, "is_impossible": "no"}), r"question 2 \('q1'\): is_impossible is 'no', not true or false"),
+        (third({**QUESTION}), r"question 2 \('q1'\): has no answers; a question without has is_impossible: true"),
+        (third({**QUESTION, "is_impossible": "no"}), r"question 2 \('q1'\): is_impossible is 'no', not true or false"),
         (third(3), "article 3, paragraph 2, question 2: expected an object"),
         (third(qas={}), "article 3, paragraph 2: expected an object with context and qas, a list"),
-        (third(ASKED, context=["x" * 500]), r"question 1 \('first'\): context is \['x{40,60}\.\.\., not a text"),
+        (third(QUESTION, context=["x" * 500]), r"question 1 \('first'\): context is \['x{40,60}\.\.\., not a text"),
         ({"data": [{"paragraphs": 3}]}, "article 1: paragraphs is 3, not a list"),
-        ([{**ASKED, "context": "x", "answers": {"text": ["x"], "answer_start": [True]}}], "as many texts as whole num"),
-        ([{**ASKED, "context": "x", "answer": 3}], r"row 1 \('q1'\): answer should be"),
-        ([{**ASKED, "id": name, "context": "x", "answers": []} for name in (7, "7", "b", 7, "b", "c")],
+        ([{**QUESTION, "context": "x", "answers": {"text": ["x"], "answer_start": [True]}}],
+         "as many texts as whole num"),
+        ([{**QUESTION, "context": "x", "answer": 3}], r"row 1 \('q1'\): answer should be"),
+        ([{**QUESTION, "id": name, "context": "x", "answers": []} for name in (7, "7", "b", 7, "b", "c")],
          "2 ids are not unique, the first is '7', of 3 questions"),
     ],
 )  # fmt: skip
-def test_a_fault_is_one_line_with_its_place(tmp_path, content, expected):
+def test_a_fault_is_reported_in_one_line_with_its_place(tmp_path, content, expected_error):
     (tmp_path / "x.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=expected) as problem:
+    with pytest.raises(UserError, match=expected_error) as problem:
         squad.read_examples(tmp_path / "x.json")
     assert "\n" not in str(problem.value) and len(str(problem.value)) < 400
 
 
-def test_what_is_said_of_a_paragraph_names_its_document(tmp_path):
+def test_messages_about_a_paragraph_name_its_document(tmp_path):
     recipe = load_recipe(recipe_for(tmp_path, covid_like(), misplaced_answers="drop", document="document_id"))
     (tmp_path / "validation.json").write_text(json.dumps(covid_like(wrong=4)))
     assert len(question_answering.load_splits(recipe)["train"]) == 800 - 234
 
 
 def test_ids_are_unique_over_the_files_of_a_pattern(tmp_path):
-    rows = json.dumps([{**ASKED, "context": CONTEXT, "answers": [ANSWER]}])
+    rows = json.dumps([{**QUESTION, "context": CONTEXT, "answers": [ANSWER]}])
     recipe = load_recipe(recipe_for(tmp_path, rows, files={"train": "part*.json", "validation": "validation.json"}))
     for name in "ab":
         (tmp_path / f"part-{name}.json").write_text(rows)
@@ -247,15 +253,15 @@ def test_ids_are_unique_over_the_files_of_a_pattern(tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["refuse", "drop", "find"])
-def test_rows_of_a_folder_have_the_same_choice(tmp_path, policy):
-    """As a hub data set: flat rows, with whole numbers for ids."""
+def test_rows_of_a_folder_support_the_same_policies(tmp_path, policy):
+    """Test a data set like those of the hub: flat rows with integers as ids."""
     (tmp_path / "hub").mkdir()
     rows = [
         {"id": number, "question": "?", "context": CONTEXT, "answers": {"text": ["capital"], "answer_start": [start]}}
         for number, start in enumerate((16, 17))
     ]
-    for split in ("train", "validation"):
-        (tmp_path / "hub" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split_name in ("train", "validation"):
+        (tmp_path / "hub" / f"{split_name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     values = json.loads(json.dumps(RECIPE))
     values["data"] = {"dataset": str(tmp_path / "hub"), "max_length": 64, "stride": 16, "misplaced_answers": policy}
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(values))
@@ -273,7 +279,7 @@ def test_rows_of_a_folder_have_the_same_choice(tmp_path, policy):
 
 
 @pytest.mark.parametrize(
-    ("text", "part", "expected"),
+    ("text", "part", "expected_text"),
     [
         ("of Helsinki, and", "elsink", "Helsinki"),
         ("of Helsinki, and", "Helsinki", "Helsinki"),
@@ -294,18 +300,20 @@ def test_rows_of_a_folder_have_the_same_choice(tmp_path, policy):
         ("col·legi", "legi", "col·legi"),
     ],
 )
-def test_a_span_is_widened_to_whole_words_and_never_cuts_a_character(text, part, expected):
+def test_a_span_is_widened_to_whole_words_and_never_cuts_a_character(text, part, expected_text):
     start = text.index(part)
     first, past = whole_words(text, start, start + len(part))
-    assert text[first:past] == expected
+    assert text[first:past] == expected_text
 
 
 # -- scores of v2 ---------------------------------------------------------------------------------------------------
 
 
 def published_v2(rows: list[dict], predictions: dict[str, str]) -> dict[str, float]:
-    """The algorithm that Rajpurkar et al. 2018 publish, with a question's best score over its references, in its own
-    order of steps: raw scores, then the means of all, of the answerable and of the others."""
+    """Return scores by the algorithm of Rajpurkar et al. 2018: first raw scores, then means by group.
+
+    A question has the best score over its references. The groups are all, answerable and unanswerable questions.
+    """
     exact, f1 = {}, {}
     for row in rows:
         gold = [text for text in row["answers"]["text"] if scoring.normalize(text)] or [""]
@@ -317,22 +325,30 @@ def published_v2(rows: list[dict], predictions: dict[str, str]) -> dict[str, flo
         "HasAns_": [row["id"] for row in rows if row["answers"]["text"]],
         "NoAns_": [row["id"] for row in rows if not row["answers"]["text"]],
     }
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for name, ids in groups.items():
-        found[f"{name}exact"] = 100.0 * sum(exact[one] for one in ids) / len(ids)
-        found[f"{name}f1"] = 100.0 * sum(f1[one] for one in ids) / len(ids)
-        found[f"{name}total"] = len(ids)
-    return found
+        scores[f"{name}exact"] = 100.0 * sum(exact[question_id] for question_id in ids) / len(ids)
+        scores[f"{name}f1"] = 100.0 * sum(f1[question_id] for question_id in ids) / len(ids)
+        scores[f"{name}total"] = len(ids)
+    return scores
 
 
 def _overlap(theirs: list[str], ours: list[str]) -> float:
     if not theirs or not ours:
         return float(theirs == ours)
-    same = sum(min(theirs.count(word), ours.count(word)) for word in set(theirs))
-    return 0.0 if not same else 2 * same / len(theirs) * (same / len(ours)) / (same / len(theirs) + same / len(ours))
+    num_common = sum(min(theirs.count(word), ours.count(word)) for word in set(theirs))
+    return (
+        0.0
+        if not num_common
+        else 2
+        * num_common
+        / len(theirs)
+        * (num_common / len(ours))
+        / (num_common / len(theirs) + num_common / len(ours))
+    )
 
 
-def test_answerable_and_unanswerable_questions_are_scored_apart_as_published(tmp_path, capsys):
+def test_answerable_and_unanswerable_questions_are_scored_separately_as_published(tmp_path, capsys):
     golds = [["the red sea", "a sea"], ["blue"], [], [], ["a very long answer here"], [], ["the"]]
     answers = ["red sea", "", "", "something", "long answer", "the", "a"]
     rows = [
@@ -347,11 +363,11 @@ def test_answerable_and_unanswerable_questions_are_scored_apart_as_published(tmp
     predictions = {f"q{number}": text for number, text in enumerate(answers)}
     (tmp_path / "data.json").write_text(json.dumps(rows))
     (tmp_path / "found.json").write_text(json.dumps(predictions))
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["evaluate", "--squad", str(tmp_path / "data.json"), str(tmp_path / "found.json")])
     out = capsys.readouterr().out
-    assert left.value.code == 0 and '"HasAns_total": 4' in out
-    expected = published_v2(rows, predictions)
-    found = json.loads(out)
-    assert (found.pop("exact_match"), expected.pop("total")) == (expected.pop("exact"), 7)
-    assert found == expected and 0 < found["NoAns_exact"] < 100 and 0 < found["HasAns_f1"] < 100
+    assert exit_info.value.code == 0 and '"HasAns_total": 4' in out
+    expected_scores = published_v2(rows, predictions)
+    scores = json.loads(out)
+    assert (scores.pop("exact_match"), expected_scores.pop("total")) == (expected_scores.pop("exact"), 7)
+    assert scores == expected_scores and 0 < scores["NoAns_exact"] < 100 and 0 < scores["HasAns_f1"] < 100

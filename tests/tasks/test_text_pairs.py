@@ -1,4 +1,4 @@
-"""data.text: [question, passage]: two texts are read as one, in training and in whatever is asked afterwards."""
+"""Test `data.text: [question, passage]`: two texts are read as one, in training and in later predictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAIRS = [("what is a cat", "cats purr"), ("x", "日本語\nfig")]
 
 @pytest.fixture(scope="module")
 def run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
-    """A classifier of two texts, after a step."""
+    """Return a classifier of two texts, trained for one step."""
     folder = tmp_path_factory.mktemp("pairs")
     rows = [(word, f"of {word}s", label) for label, words in WORDS.items() for word in words]
     with (folder / "pairs.csv").open("w", newline="") as file:
@@ -38,24 +38,26 @@ def console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def test_what_is_asked_is_joined_as_what_was_trained(run, tmp_path):
+def test_texts_are_joined_in_predictions_as_in_training(run, tmp_path):
     recipe = load_recipe(run / "recipe.yaml")
     assert classification.load_splits(recipe)["train"]["text"][0] == "cat\nof cats"
-    asked = predict(run, console(), texts=PAIRS)
-    assert [one.text for one in asked] == ["what is a cat\ncats purr", "x\n日本語\nfig"]
+    predictions = predict(run, console(), texts=PAIRS)
+    assert [prediction.text for prediction in predictions] == ["what is a cat\ncats purr", "x\n日本語\nfig"]
     with (tmp_path / "a.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("question", "answer"), *PAIRS, ("", "no question")])
-    said = console()
-    label_file(run, said, tmp_path / "a.csv", tmp_path / "b.jsonl", overwrite=False, text_pair_column="answer")
+    output = console()
+    label_file(run, output, tmp_path / "a.csv", tmp_path / "b.jsonl", overwrite=False, text_pair_column="answer")
     rows = read(tmp_path / "b.jsonl")
-    assert [row["predicted_label"] for row in rows] == [*(one.label for one in asked), None]
-    assert [row["probability"] for row in rows[:2]] == pytest.approx([one.probability for one in asked], abs=1e-5)
-    assert "1 row has no text: 3" in said.file.getvalue()
+    assert [row["predicted_label"] for row in rows] == [*(prediction.label for prediction in predictions), None]
+    assert [row["probability"] for row in rows[:2]] == pytest.approx(
+        [prediction.probability for prediction in predictions], abs=1e-5
+    )
+    assert "1 row has no text: 3" in output.file.getvalue()
     assert "A text is that of `question` and that of `passage`, with a line break" in (run / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected_error"),
     [
         (["--text", "a"], "--text-pair: missing; the run reads two texts, question and passage"),
         (
@@ -64,18 +66,18 @@ def test_what_is_asked_is_joined_as_what_was_trained(run, tmp_path):
         ),
     ],
 )
-def test_what_does_not_make_pairs_is_one_line(run, words, said, capsys):
-    with pytest.raises(SystemExit) as left:
+def test_incomplete_pairs_are_reported_in_one_line(run, words, expected_error, capsys):
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["predict", str(run), *words])
-    assert left.value.code == 2 and capsys.readouterr().err == f"error: {said}\n"
+    assert exit_info.value.code == 2 and capsys.readouterr().err == f"error: {expected_error}\n"
 
 
-def test_the_command_that_a_run_names_works_as_it_is_printed(run, capsys):
+def test_the_command_that_a_run_prints_works_unchanged(run, capsys):
     command = classification.DESCRIPTION.command(run, load_recipe(run / "recipe.yaml"))
-    assert command.split(" ", 3)[3] in (run / "README.md").read_text()  # the folder has moved
-    with pytest.raises(SystemExit) as left:
+    assert command.split(" ", 3)[3] in (run / "README.md").read_text()  # the folder was moved
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(shlex.split(command)[1:])
-    assert not left.value.code and "probability" in capsys.readouterr().out
+    assert not exit_info.value.code and "probability" in capsys.readouterr().out
 
 
 def test_a_pair_for_a_run_of_one_text_is_refused(tmp_path):
@@ -88,7 +90,7 @@ def test_a_pair_for_a_run_of_one_text_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "expected_error"),
     [
         ("text: [a, b, c]", "x.yaml:7: data.text: ['a', 'b', 'c'] is neither the name of a column nor two of them"),
         ("text: [a, a]", "x.yaml:7: data.text: a is named twice"),
@@ -96,13 +98,13 @@ def test_a_pair_for_a_run_of_one_text_is_refused(tmp_path):
         ("text: [text, other]", "x.yaml:7: data.text: no column other in the train split"),
     ],
 )
-def test_columns_that_are_no_pair_are_refused_at_their_line(tmp_path, lines, said):
+def test_columns_that_are_not_a_pair_are_refused_at_their_line(tmp_path, lines, expected_error):
     (tmp_path / "t.csv").write_text("text,label,a\nx,0,y\nz,1,u\n")
     files = "  dataset: csv\n  files: {train: t.csv, validation: t.csv}\n"
     (tmp_path / "x.yaml").write_text(HEAD + f"  {lines}\n" + files)
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error_info:
         classification.load_splits(load_recipe(tmp_path / "x.yaml"))
-    assert said in str(raised.value) and len(str(raised.value).splitlines()) == 1
+    assert expected_error in str(error_info.value) and len(str(error_info.value).splitlines()) == 1
 
 
 def test_a_language_model_reads_one_column(tmp_path):

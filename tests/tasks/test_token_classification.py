@@ -1,4 +1,4 @@
-"""Token classification, from files of each layout to entities that a finished run finds."""
+"""Test token classification, from files of each layout to the entities that a finished run finds."""
 
 from __future__ import annotations
 
@@ -63,27 +63,27 @@ RECIPE = {
              "validation_fraction": 0.2},
     "train": {"max_steps": 200, "batch_size": 8, "learning_rate": 1e-2, "eval_steps": 100},
 }  # fmt: skip
-#: A word is a person after "Mr" and a place after "in": the word alone tells neither.
+#: A word is a person after "Mr" and a place after "in", so the word alone does not decide.
 NAMES = ("Rome", "Paris", "Lee", "Oslo", "Kent")
 
 
 def sentence(draws: random.Random) -> list[tuple[str, str]]:
-    found = []
+    tagged_words = []
     for _ in range(draws.randint(1, 4)):
         first, second = draws.sample(NAMES, 2)
         person = [("Mr", "O"), (first, "B-PER"), *([(second, "I-PER")] if draws.random() < 0.3 else [])]
-        found += draws.choice([person, [("in", "O"), (first, "B-LOC")], [("so", "O"), ("and", "O")]])
-    return found
+        tagged_words += draws.choice([person, [("in", "O"), (first, "B-LOC")], [("so", "O"), ("and", "O")]])
+    return tagged_words
 
 
-def written(sentences: list[list[tuple[str, str]]]) -> str:
-    return "\n\n".join("\n".join(" ".join(pair) for pair in one) for one in sentences) + "\n"
+def conll_text(sentences: list[list[tuple[str, str]]]) -> str:
+    return "\n\n".join("\n".join(" ".join(pair) for pair in tagged_words) for tagged_words in sentences) + "\n"
 
 
 def write_recipe(folder: Path) -> Path:
     draws = random.Random(0)
     for name, count in (("train", 250), ("test", 40)):
-        (folder / f"{name}.conll").write_text(written([sentence(draws) for _ in range(count)]))
+        (folder / f"{name}.conll").write_text(conll_text([sentence(draws) for _ in range(count)]))
     (folder / "ner.yaml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
     return folder / "ner.yaml"
 
@@ -95,12 +95,12 @@ def recipe_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(recipe_file, tmp_path_factory):
-    """A finished run, behind the gate, and what it said."""
-    folder, said = tmp_path_factory.mktemp("runs") / "ner", io.StringIO()
+    """Return the folder of a finished run with its gate, and its printed output."""
+    folder, output = tmp_path_factory.mktemp("runs") / "ner", io.StringIO()
     recipe = load_recipe(recipe_file, [f"train.output_dir={folder}"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return finetune(recipe, None, Console(file=said, width=200)), said.getvalue()
+        return finetune(recipe, None, Console(file=output, width=200)), output.getvalue()
 
 
 # -- tags -----------------------------------------------------------------------------------------------------------
@@ -115,26 +115,31 @@ SCHEMES = {
 
 
 @pytest.mark.parametrize("mark", "ESLU")
-def test_what_follows_the_end_of_an_entity_begins_another(mark):
+def test_a_tag_after_the_end_of_an_entity_begins_another(mark):
     assert tags.iob2(["B-PER", f"{mark}-PER", "I-PER"])[2] == "B-PER"
-    assert [one[0] for one in tags.entities([f"{mark}-PER", "I-PER", "I-PER"])] == [0, 1]
+    assert [entity[0] for entity in tags.entities([f"{mark}-PER", "I-PER", "I-PER"])] == [0, 1]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_gives_the_same_entities(scheme):
     assert tags.iob2(SCHEMES[scheme]) == IOB2
-    found = [(0, 2, "PER"), (2, 3, "PER"), (4, 7, "LOC"), (7, 8, "PER"), (9, 10, "LOC")]
-    assert tags.entities(SCHEMES[scheme]) == found
+    expected_entities = [(0, 2, "PER"), (2, 3, "PER"), (4, 7, "LOC"), (7, 8, "PER"), (9, 10, "LOC")]
+    assert tags.entities(SCHEMES[scheme]) == expected_entities
 
 
-def test_scores_are_those_of_seqeval():
+def test_scores_equal_those_of_seqeval():
     draws, names = np.random.default_rng(0), ["O", "B-A", "I-A", "B-B", "I-B", "I-C"]
     for _ in range(30):
         sizes = draws.integers(1, 9, 12)
-        true, given = ([[names[n] for n in draws.integers(0, 6, size)] for size in sizes] for _ in range(2))
-        given = [one if draws.random() < 0.4 else other for one, other in zip(true, given, strict=True)]
+        true, predicted_tags = ([[names[n] for n in draws.integers(0, 6, size)] for size in sizes] for _ in range(2))
+        predicted_tags = [
+            true_tags if draws.random() < 0.4 else random_tags
+            for true_tags, random_tags in zip(true, predicted_tags, strict=True)
+        ]
         theirs = {"f1": f1_score, "precision": precision_score, "recall": recall_score, "accuracy": accuracy_score}
-        assert tags.score(true, given) == pytest.approx({name: of(true, given) for name, of in theirs.items()})
+        assert tags.score(true, predicted_tags) == pytest.approx(
+            {name: of(true, predicted_tags) for name, of in theirs.items()}
+        )
     none = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
     assert tags.score([["O"]], [["O"]]) == {**none, "accuracy": 1.0} and tags.score([], []) == {**none, "accuracy": 0.0}
 
@@ -149,36 +154,43 @@ def test_conll_is_read_with_more_columns_comments_and_documents():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_pattern"),
     [
         ("a O\n\nb\n", "3: 'b' stands alone, without a tag"),
         ("The DT\n", "1: 'DT' is no tag; a line is a token and its tag"),
         ("1 a O\n2 b B-X\n\n1 c O\n", "1: the first column counts the tokens"),
     ],
 )
-def test_what_is_no_conll_is_refused_with_its_line(text, said):
-    with pytest.raises(conll.ConllError, match=f"^{said}"):
+def test_a_faulty_conll_file_is_refused_with_its_line(text, error_pattern):
+    with pytest.raises(conll.ConllError, match=f"^{error_pattern}"):
         conll.read_sentences(text)
 
 
 def test_tokens_become_a_text_and_spans_become_tags():
-    found = rows.tag_row(["Ann", "Lee", "ran"], [1, 2, 0], {"0": "O", "1": "B-PER", "2": "I-PER"})
-    assert (found.text, found.words, found.tags) == ("Ann Lee ran", [(0, 3), (4, 7), (8, 11)], ["B-PER", "I-PER", "O"])
+    tagged_text = rows.tag_row(["Ann", "Lee", "ran"], [1, 2, 0], {"0": "O", "1": "B-PER", "2": "I-PER"})
+    assert (tagged_text.text, tagged_text.words, tagged_text.tags) == (
+        "Ann Lee ran",
+        [(0, 3), (4, 7), (8, 11)],
+        ["B-PER", "I-PER", "O"],
+    )
     chinese = rows.tag_row(list("他在北京。"), ["O", "O", "B-LOC", "I-LOC", "O"], {})
     assert chinese.text == "他在北京。" and chinese.words[2] == (2, 3)
     text = "In New York, Ann's."
     spans = [{"start": 13, "end": 16, "label": "PER"}, {"start": 3, "end": 11, "label": "LOC"}]
-    doccano = [{"start_offset": one["start"], "end_offset": one["end"], "label": one["label"]} for one in spans]
-    for given in (spans, doccano, [list(one.values()) for one in spans], json.dumps(spans)):
-        found = rows.tag_row(text, given, {})
-        assert [text[a:b] for a, b in found.words] == ["In", "New", "York", ",", "Ann", "'", "s", "."]
-        assert found.tags == ["O", "B-LOC", "I-LOC", "O", "B-PER", "O", "O", "O"] and not found.widened_entities
+    doccano = [{"start_offset": span["start"], "end_offset": span["end"], "label": span["label"]} for span in spans]
+    for entities in (spans, doccano, [list(span.values()) for span in spans], json.dumps(spans)):
+        tagged_text = rows.tag_row(text, entities, {})
+        assert [text[a:b] for a, b in tagged_text.words] == ["In", "New", "York", ",", "Ann", "'", "s", "."]
+        assert (
+            tagged_text.tags == ["O", "B-LOC", "I-LOC", "O", "B-PER", "O", "O", "O"]
+            and not tagged_text.widened_entities
+        )
     inside = rows.tag_row("Bobby and", [[0, 3, "PER"]], {})
     assert inside.tags == ["B-PER", "O"] and inside.widened_entities == [("Bob", "Bobby")]
 
 
 @pytest.mark.parametrize(
-    ("text", "label", "said"),
+    ("text", "label", "error_pattern"),
     [
         (["a", "b"], ["O"], "has 2 tokens and 1 tags"),
         (["a"], ["NN"], "has 'NN' as a tag"),
@@ -195,18 +207,18 @@ def test_tokens_become_a_text_and_spans_become_tags():
         ("ab", 1, "it should have a list of tokens and one of tags, or a text"),
     ],
 )
-def test_a_wrong_row_is_refused(text, label, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_faulty_row_is_refused(text, label, error_pattern):
+    with pytest.raises(ValueError, match=error_pattern):
         rows.tag_row(text, label, {})
 
 
-#: Texts before a name, in which characters, UTF-16 units and bytes differ, and in which they do not.
+#: Texts before a name, in which the counts of characters, UTF-16 units and bytes differ, or are equal.
 PREFIXES = ("\U0001f600 ", "", "Zo\u00eb: ", "\U0001f389\U0001f389 ")
 
 
-def spans_counted(encoding: str | None, size: int, shifts: tuple[int, int], has_text: bool) -> list[tuple]:
-    """Return 40 rows of a text, its one span counted in units of an encoding, and the entity."""
-    found = []
+def rows_with_offsets(encoding: str | None, size: int, shifts: tuple[int, int], has_text: bool) -> list[tuple]:
+    """Return 40 rows of a text, its only span in units of an encoding, and the entity."""
+    rows_with_spans = []
     for number in range(40):
         name = ("Nils Lee", "Cork")[number % 2]
         text = f"{PREFIXES[number // 2 % 4]}the mayor of {name} met us {number}"
@@ -214,12 +226,15 @@ def spans_counted(encoding: str | None, size: int, shifts: tuple[int, int], has_
         if encoding:
             start, end = (len(text[:place].encode(encoding)) // size for place in (start, end))
         span = {"start": start + shifts[0], "end": end + shifts[1], "label": "X"}
-        found.append((text, [{**span, "text": name} if has_text else span], name))
-    return found
+        rows_with_spans.append((text, [{**span, "text": name} if has_text else span], name))
+    return rows_with_spans
 
 
-def entity_texts(text: str, one: rows.TaggedText) -> list[str]:
-    return [text[one.words[first][0] : one.words[behind - 1][1]] for first, behind, _ in tags.entities(one.tags)]
+def entity_texts(text: str, tagged_text: rows.TaggedText) -> list[str]:
+    return [
+        text[tagged_text.words[first][0] : tagged_text.words[end - 1][1]]
+        for first, end, _ in tags.entities(tagged_text.tags)
+    ]
 
 
 @pytest.mark.parametrize("has_text", [True, False])
@@ -234,13 +249,15 @@ def entity_texts(text: str, one: rows.TaggedText) -> list[str]:
         ("utf-8", 1, (0, 0), True),
     ],
 )
-def test_offsets_are_found_however_they_are_counted(encoding, size, shifts, is_moved, has_text):
-    counted = spans_counted(encoding, size, shifts, has_text)
-    counting = rows.counting_in([(text, spans) for text, spans, _ in counted])
-    read = [rows.tag_row(text, spans, {}, counting) for text, spans, _ in counted]
-    wanted = [[name] for _, _, name in counted]
-    assert [entity_texts(text, one) for (text, *_), one in zip(counted, read, strict=True)] == wanted
-    assert any(one.moves for one in read) == is_moved
+def test_offsets_are_found_in_every_counting_unit(encoding, size, shifts, is_moved, has_text):
+    rows_with_spans = rows_with_offsets(encoding, size, shifts, has_text)
+    counting = rows.counting_in([(text, spans) for text, spans, _ in rows_with_spans])
+    read = [rows.tag_row(text, spans, {}, counting) for text, spans, _ in rows_with_spans]
+    expected_entities = [[name] for _, _, name in rows_with_spans]
+    assert [
+        entity_texts(text, tagged_text) for (text, *_), tagged_text in zip(rows_with_spans, read, strict=True)
+    ] == expected_entities
+    assert any(tagged_text.moves for tagged_text in read) == is_moved
 
 
 def test_entities_inside_words_are_not_taken_for_another_way_of_counting():
@@ -250,16 +267,16 @@ def test_entities_inside_words_are_not_taken_for_another_way_of_counting():
 
 
 def test_moved_entities_are_counted_in_a_note(tmp_path):
-    counted = spans_counted("utf-16-le", 2, (0, 0), True)
-    lines = [json.dumps({"text": text, "entities": spans}) for text, spans, _ in counted]
+    rows_with_spans = rows_with_offsets("utf-16-le", 2, (0, 0), True)
+    lines = [json.dumps({"text": text, "entities": spans}) for text, spans, _ in rows_with_spans]
     (tmp_path / "train.jsonl").write_text("\n".join(lines))
     data = {"dataset": "json", "files": {"train": "train.jsonl"}, "max_length": 32, "stride": 8}
     settings = {**RECIPE, "data": {**data, "validation_fraction": 0.2}}
     (tmp_path / "ner.yaml").write_text(yaml.safe_dump(settings))
     recipe = load_recipe(tmp_path / "ner.yaml")
     tokens.load_splits(recipe)
-    moved = "20 train entities are not where their offsets say and are found: 20 by offsets in UTF-16 units"
-    assert any(note.startswith(moved) for note in recipe.found.notes)
+    expected_note = "20 train entities are not where their offsets say and are found: 20 by offsets in UTF-16 units"
+    assert any(note.startswith(expected_note) for note in recipe.found.notes)
 
 
 # -- windows --------------------------------------------------------------------------------------------------------
@@ -270,8 +287,8 @@ def test_each_word_is_labelled_once_at_its_first_token_far_from_the_edges():
     text = " ".join(words)
     spans = [(5 * number, 5 * number + 4) for number in range(40)]
     labels = [number % 5 for number in range(40)]
-    given = [["", text, "ab"], [[], spans, [(0, 2)]], [[], labels, [3]]]
-    windows = TaggedWindows(*given, ByteTokenizer(), 50, 10, length=64, uses_cache=False)
+    columns = [["", text, "ab"], [[], spans, [(0, 2)]], [[], labels, [3]]]
+    windows = TaggedWindows(*columns, ByteTokenizer(), 50, 10, length=64, uses_cache=False)
     assert windows.text_of.tolist() == [1, 1, 1, 1, 1, 2] and windows.sizes.tolist() == [50, 50, 50, 50, 39, 2]
     for index in range(40):
         window, place = windows.window_of[index], windows.place_of[index]
@@ -279,15 +296,15 @@ def test_each_word_is_labelled_once_at_its_first_token_far_from_the_edges():
         assert row["labels"][place] == labels[index]
         assert bytes((row["input_ids"][place : place + 4] - 2).tolist()).decode() == words[index]
         assert (place >= 5 or window == 0) and (place < 45 or window == 4)
-    kept = [windows[index] for index in range(len(windows))]
-    assert sum((row["labels"] != -100).sum() for row in kept) == 41
-    assert all((row["labels"][row["attention_mask"] == 0] == -100).all() for row in kept)
-    placed = np.stack([np.where(row["labels"] == -100, 0, row["labels"]) for row in kept])
-    found, shares = windows.of_words(placed, np.ones(placed.shape) / 2)
-    assert [one.tolist() for one in found] == [[], labels, [3]] and set(shares[1]) == {0.5}
+    window_rows = [windows[index] for index in range(len(windows))]
+    assert sum((row["labels"] != -100).sum() for row in window_rows) == 41
+    assert all((row["labels"][row["attention_mask"] == 0] == -100).all() for row in window_rows)
+    predictions = np.stack([np.where(row["labels"] == -100, 0, row["labels"]) for row in window_rows])
+    word_labels, shares = windows.of_words(predictions, np.ones(predictions.shape) / 2)
+    assert [labels_of_text.tolist() for labels_of_text in word_labels] == [[], labels, [3]] and set(shares[1]) == {0.5}
 
 
-def test_a_word_without_a_token_of_its_own_goes_on_with_the_entity_before():
+def test_a_word_without_its_own_token_continues_the_previous_entity():
     one_token = SimpleNamespace(pad_token_id=0, encode_with_offsets=lambda text: ([7], [(0, len(text))]))
     windows = TaggedWindows(["don't"], [[(0, 3), (3, 4), (4, 5)]], None, one_token, 8, 2, uses_cache=False)
     assert windows.window_of.tolist() == [0, NO_POSITION, NO_POSITION]
@@ -295,7 +312,7 @@ def test_a_word_without_a_token_of_its_own_goes_on_with_the_entity_before():
     assert (begins, inside, outside) == ([3, 4, 4], [4, 4, 4], [0, 0, 0])
 
 
-def test_an_evaluation_leaves_out_padding_of_labels_too():
+def test_an_evaluation_omits_the_padding_of_labels():
     class Config:
         pad_token_id, model_type = 0, "ctrl"
 
@@ -308,12 +325,12 @@ def test_an_evaluation_leaves_out_padding_of_labels_too():
 # -- whole runs -----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_judged_and_learns_what_a_linear_model_learns(run):
-    folder, said = run
-    assert "PARITY" in said and "2 types of entities" in said
+def test_a_run_passes_its_gate_and_learns_like_a_linear_model(run):
+    folder, output = run
+    assert "PARITY" in output and "2 types of entities" in output
     results = json.loads((folder / "metrics.json").read_text())
     assert results["best"]["metric"] == "f1" and results["test"]["f1"] > 0.9
-    assert results["baselines"][METHOD]["test"]["f1"] > 0.9 and METHOD in said
+    assert results["baselines"][METHOD]["test"]["f1"] > 0.9 and METHOD in output
     low, high = results["intervals"]["test"]["f1"]
     assert low <= results["test"]["f1"] <= high
     assert evaluate(folder, Console(file=io.StringIO())) == pytest.approx(results["test"])
@@ -327,30 +344,35 @@ def test_a_run_is_judged_and_learns_what_a_linear_model_learns(run):
     assert "pipeline_tag: token-classification" in card and 'head["classifier.weight"]' in card
 
 
-def test_entities_of_a_text_and_of_a_file_are_those_of_a_server(run, tmp_path):
+def test_entities_of_a_text_and_of_a_file_equal_those_of_a_server(run, tmp_path):
     folder, _ = run
-    said = io.StringIO()
+    output = io.StringIO()
     rows_of_test = list(read_predictions(folder / "predictions-test.csv"))[:3]
     texts = [*(row["text"] for row in rows_of_test), "so and", "in Rome " * 30]
-    found = predict(folder, Console(file=said, width=100), texts=texts)
-    spans = [[(one["start"], one["end"], one["label"], one["text"]) for one in own] for own in found]
+    entities_by_text = predict(folder, Console(file=output, width=100), texts=texts)
+    spans = [
+        [(entity["start"], entity["end"], entity["label"], entity["text"]) for entity in own]
+        for own in entities_by_text
+    ]
     for row, own in zip(rows_of_test, spans, strict=False):
-        assert own == [tuple(one.values())[:4] for one in json.loads(row["predicted_entities"])]
-    assert all(text[start:end] == one for text, own in zip(texts, spans, strict=True) for start, end, _, one in own)
-    assert found[3] == [] and len(found[4]) >= 25 and 0 < found[4][0]["score"] <= 1
-    assert "Rome" in said.getvalue() and "no entity: so and" in said.getvalue()
+        assert own == [tuple(entity.values())[:4] for entity in json.loads(row["predicted_entities"])]
+    assert all(
+        text[start:end] == entity for text, own in zip(texts, spans, strict=True) for start, end, _, entity in own
+    )
+    assert entities_by_text[3] == [] and len(entities_by_text[4]) >= 25 and 0 < entities_by_text[4][0]["score"] <= 1
+    assert "Rome" in output.getvalue() and "no entity: so and" in output.getvalue()
     source = tmp_path / "in.csv"
     with source.open("w", newline="") as file:
         csv.writer(file).writerows([["text"], *([text] for text in texts)])
-    labelled = {}
+    labeled_files = {}
     for kind in ("jsonl", "csv", "parquet"):
         target = label_file(folder, Console(file=io.StringIO()), source, tmp_path / f"out.{kind}", overwrite=False)
-        labelled[kind] = target
-    lines = [json.loads(line) for line in labelled["jsonl"].read_text().splitlines()]
-    assert [[one["text"] for one in row["predicted_entities"]] for row in lines] == [
-        [one["text"] for one in own] for own in found
+        labeled_files[kind] = target
+    lines = [json.loads(line) for line in labeled_files["jsonl"].read_text().splitlines()]
+    assert [[entity["text"] for entity in row["predicted_entities"]] for row in lines] == [
+        [entity["text"] for entity in own] for own in entities_by_text
     ]
-    with labelled["csv"].open(newline="") as file:
+    with labeled_files["csv"].open(newline="") as file:
         assert [json.loads(row["predicted_entities"]) for row in csv.DictReader(file)] == [
             row["predicted_entities"] for row in lines
         ]
@@ -359,10 +381,10 @@ def test_entities_of_a_text_and_of_a_file_are_those_of_a_server(run, tmp_path):
     assert [row["predicted_entities"] for row in answer["predictions"]] == [row["predicted_entities"] for row in lines]
 
 
-def test_a_page_without_any_entity_says_so(tmp_path):
+def test_a_page_without_any_entity_mentions_it(tmp_path):
     write_predictions(tmp_path / "x.csv", [{"row": 1, "text": "a", "entities": "[]", "predicted_entities": "[]"}])
-    said = [(section.title, *section.parts) for section in report_sections(tmp_path / "x.csv")]
-    assert said == [("Entities by type", "None in the data, and none found.")]
+    sections = [(section.title, *section.parts) for section in report_sections(tmp_path / "x.csv")]
+    assert sections == [("Entities by type", "None in the data, and none found.")]
 
 
 @pytest.mark.slow
@@ -372,22 +394,22 @@ def test_a_run_is_exported(run, tmp_path, form):
         pytest.importorskip("paddle2onnx")
         pytest.importorskip("onnxruntime")
     folder, _ = run
-    made = export_run(folder, form, tmp_path / form, Console(file=io.StringIO()), overwrite=False)
-    about = json.loads((made / "export.json").read_text())
+    export_dir = export_run(folder, form, tmp_path / form, Console(file=io.StringIO()), overwrite=False)
+    about = json.loads((export_dir / "export.json").read_text())
     assert about["label_names"] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"] and about["outputs"]
 
 
 @pytest.mark.slow
 def test_a_fault_in_the_head_stops_the_run_and_is_named(recipe_file, tmp_path):
-    before = "logits = self.classifier(self.dropout(hidden_states))"
-    edit = (before, f"{before} * 1.0001")
+    original_line = "logits = self.classifier(self.dropout(hidden_states))"
+    edit = (original_line, f"{original_line} * 1.0001")
     source = copied_source(tmp_path, "models/reformer/modeling.py", edit)
-    done = toolkit_in(source, "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}")
-    assert done.returncode == 1 and "DRIFT" in done.stdout and "no training" in done.stderr, done.stderr
+    result = toolkit_in(source, "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}")
+    assert result.returncode == 1 and "DRIFT" in result.stdout and "no training" in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected_error"),
     [
         (["data.stride=32"], "data.stride: windows of 32 tokens cannot overlap by 32; set at most a half"),
         (["data.label=[a, b]"], "data.label: several columns are for task classification"),
@@ -399,22 +421,22 @@ def test_a_fault_in_the_head_stops_the_run_and_is_named(recipe_file, tmp_path):
         (["train.save_best=macro_f1"], "'macro_f1' is not one of f1, precision, recall, accuracy, loss"),
     ],
 )
-def test_a_wrong_recipe_is_refused_at_its_line(recipe_file, monkeypatch, overrides, said):
+def test_a_faulty_token_recipe_is_refused_at_its_line(recipe_file, monkeypatch, overrides, expected_error):
     monkeypatch.chdir(recipe_file.parent)
     (recipe_file.parent / "wrong.conll").write_text("a O\nThe DT\n")
     (recipe_file.parent / "plain.conll").write_text("a O\n\nb O\n")
-    with pytest.raises(UserError, match=r"ner.yaml|command line") as refused:
+    with pytest.raises(UserError, match=r"ner.yaml|command line") as error_info:
         recipe = load_recipe(recipe_file, overrides)
         check_model(recipe)
         check_data(recipe)
-    assert said in str(refused.value)
+    assert expected_error in str(error_info.value)
 
 
 # -- recipe new -----------------------------------------------------------------------------------------------------
 
 LAYOUTS = {
-    "set.bio": (written([[("Ann", "S-PER"), ("ran", "O")], [("in", "O"), ("Rome", "S-LOC")]] * 9), {}),
-    "set.txt": (written([[("Ann", "I-PER"), ("ran", "O")], [("in", "O"), ("Rome", "I-LOC")]] * 9), {}),
+    "set.bio": (conll_text([[("Ann", "S-PER"), ("ran", "O")], [("in", "O"), ("Rome", "S-LOC")]] * 9), {}),
+    "set.txt": (conll_text([[("Ann", "I-PER"), ("ran", "O")], [("in", "O"), ("Rome", "I-LOC")]] * 9), {}),
     "spans.jsonl": (
         '{"text": "Ann ran", "spans": [[0, 3, "PER"]]}\n{"text": "in Rome", "spans": [[3, 7, "LOC"]]}\n' * 9,
         {"text": "text", "label": "spans"},
@@ -496,9 +518,11 @@ def test_a_recipe_is_written_for_each_layout(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     content, columns = LAYOUTS[name]
     (tmp_path / name).write_text(content)
-    made = new_recipe(tmp_path / name)
-    recipe = load_recipe(made.paths[0])
-    assert recipe.task == "token_classification" and "18 entities of 2 types (PER 9, LOC 9)" in " ".join(made.assumed)
+    new_files = new_recipe(tmp_path / name)
+    recipe = load_recipe(new_files.paths[0])
+    assert recipe.task == "token_classification" and "18 entities of 2 types (PER 9, LOC 9)" in " ".join(
+        new_files.assumed
+    )
     assert {key: getattr(recipe.data, key) for key in columns} == columns
     splits = tokens.load_splits(recipe)
     assert tags.types_of(splits["train"]["tags"][:]) == ["LOC", "PER"]
@@ -506,38 +530,38 @@ def test_a_recipe_is_written_for_each_layout(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize(
-    ("entities", "said"),
+    ("entities", "error_pattern"),
     [
         ([[0, 3, "PER"], [1, 3, "NAME"]], "row 3 of the train split has two entities at character 1"),
         ([[4, 8, "PER"]], "row 3 of the train split has an entity from 4 to 8, in a text of 7 characters; correct"),
         (None, r"row 3 of the train split has no list of entities; write \[\]"),
     ],
 )
-def test_one_wrong_row_of_entities_is_named(tmp_path, entities, said):
+def test_one_wrong_row_of_entities_is_named(tmp_path, entities, error_pattern):
     good = [{"text": "Ann ran", "label": [[0, 3, "PER"]]}] * 20
     lines = [*good[:2], {"text": "Ann ran", "label": entities}, *good]
     (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=error_pattern):
         new_recipe(tmp_path / "set.jsonl", tmp_path / "new.yaml")
 
 
-def test_what_the_nearest_column_lacks_is_said(tmp_path):
+def test_the_nearest_column_is_reported_with_its_faulty_row(tmp_path):
     lines = [{"text": f"Ann ran {number}", "marks": [{"from": 0, "to": 3, "kind": "PER"}]} for number in range(9)]
     (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    said = r"with text and marks, the first row that does not fit has \{'from': 0, .* as an entity"
-    with pytest.raises(UserError, match=said):
+    error_pattern = r"with text and marks, the first row that does not fit has \{'from': 0, .* as an entity"
+    with pytest.raises(UserError, match=error_pattern):
         new_recipe(tmp_path / "set.jsonl", tmp_path / "new.yaml", "token_classification")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "task", "said"),
+    ("name", "content", "task", "error_pattern"),
     [
         ("set.conll", "Ann B-PER\nran\n", None, "set.conll:2: 'ran' stands alone"),
         ("set.csv", "text,label\na b,x\nc d,y\n", "token_classification", "wants a token and its tag on each line"),
     ],
 )
-def test_other_files_are_refused(tmp_path, name, content, task, said):
+def test_other_files_are_refused(tmp_path, name, content, task, error_pattern):
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=error_pattern):
         new_recipe(tmp_path / name, tmp_path / "new.yaml", task)
     assert not (tmp_path / "new.yaml").exists()

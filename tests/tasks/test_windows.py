@@ -1,4 +1,4 @@
-"""Windows hold the question whole, the context in overlapping pieces, and each answer where it stands."""
+"""Test windows: each has the whole question, a part of the context, and the answer if it is in this part."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def pieces(tmp_path: Path) -> ReformerTokenizer:
 
 
 def ideal(windows: Windows, sure: float = 10.0) -> list[np.ndarray]:
-    """What a model that knows every answer makes of all windows, as the evaluation keeps it."""
+    """Return the outputs of a model that knows every answer, as the evaluation stores them."""
     scores = np.zeros((2, len(windows), windows.max_length))
     rows = np.arange(len(windows))
     scores[0, rows, windows.start_positions] = sure
     scores[1, rows, windows.end_positions] = sure
     past = windows.offset_of + windows.size_of
-    found = best_spans(*scores, windows.offset_of, past, windows.max_answer_length)
-    return [*found, scores[0, :, NO_ANSWER] + scores[1, :, NO_ANSWER]]
+    spans = best_spans(*scores, windows.offset_of, past, windows.max_answer_length)
+    return [*spans, scores[0, :, NO_ANSWER] + scores[1, :, NO_ANSWER]]
 
 
-def answered(windows: Windows) -> list[str]:
+def ideal_answers(windows: Windows) -> list[str]:
     return [best[0].text for best in answers(windows, ideal(windows))]
 
 
 @pytest.mark.parametrize("length", [32, 48, 200])
-def test_every_answer_comes_back_from_its_windows_as_it_stands(tmp_path, length):
-    """White space, ligatures, decomposed accents, other scripts before and inside it, near every window's edge."""
+def test_every_answer_survives_encoding_into_windows(tmp_path, length):
+    """Test blanks, ligatures, accents and other scripts before and inside answers, near every window's edge."""
     words = ["Töölö", "Helsinki", "ﬁrst", "ﬁrst  trams", "e\u0301t\u0301", "1901", "sea", "Suomi 日本", "lakes"]
     examples = [example(CONTEXT, word, "Who?", word) for word in words]
     for tokenizer in (ByteTokenizer(), pieces(tmp_path)):
         windows = Windows(examples, tokenizer, length, 20, 30)
-        assert answered(windows) == words
+        assert ideal_answers(windows) == words
         assert windows.inexact() == []
 
 
@@ -59,14 +59,14 @@ def test_a_window_is_question_separator_context_padding():
     tokenizer = ByteTokenizer()
     windows = Windows([example("ab cd", "cd", "  Q?\n")], tokenizer, 12, 2, 5)
     (row,) = windows
-    expected = [*tokenizer.encode("Q?"), SEPARATOR, *tokenizer.encode("ab cd")]
-    assert row["input_ids"].tolist() == expected + [0] * 4
+    expected_tokens = [*tokenizer.encode("Q?"), SEPARATOR, *tokenizer.encode("ab cd")]
+    assert row["input_ids"].tolist() == expected_tokens + [0] * 4
     assert row["attention_mask"].tolist() == [1] * 8 + [0] * 4
     assert (row["start_positions"], row["end_positions"]) == (6, 7)
     assert all(value.dtype == np.int64 for value in row.values())
 
 
-def test_the_question_is_never_cut_and_every_token_of_the_context_is_in_a_window():
+def test_the_question_is_never_cut_and_windows_cover_the_context():
     tokenizer, context = ByteTokenizer(), "".join(chr(97 + index % 26) for index in range(100))
     windows = Windows([example(context, "xyz", "Where is it?")], tokenizer, 40, 7, 5)
     question = tokenizer.encode("Where is it?")
@@ -76,10 +76,10 @@ def test_the_question_is_never_cut_and_every_token_of_the_context_is_in_a_window
         assert ids[: len(question) + 1] == [*question, SEPARATOR]
         pieces.append(tokenizer.decode(ids[len(question) + 1 :]))
     assert pieces[0] + "".join(piece[7:] for piece in pieces[1:]) == context
-    assert all(before[-7:] == after[:7] for before, after in itertools.pairwise(pieces))
+    assert all(previous[-7:] == following[:7] for previous, following in itertools.pairwise(pieces))
 
 
-def test_a_window_without_the_whole_answer_says_that_there_is_none():
+def test_a_window_without_the_whole_answer_has_no_answer():
     context = "." * 30 + "answer" + "." * 30
     windows = Windows([example(context, "answer", "Q")], ByteTokenizer(), 20, 8, 9)
     for row in windows:
@@ -88,41 +88,45 @@ def test_a_window_without_the_whole_answer_says_that_there_is_none():
             assert text[row["start_positions"] - 2 : row["end_positions"] - 1] == "answer"
         else:
             assert row["start_positions"] == row["end_positions"] == NO_ANSWER
-    assert "answer" in "".join(answered(windows))
+    assert "answer" in "".join(ideal_answers(windows))
 
 
-def test_a_question_that_leaves_no_room_is_named():
+def test_a_question_without_space_for_its_context_is_named():
     with pytest.raises(QuestionTooLongError, match=r"the question q has 20 tokens, which leaves 9 of 30"):
         Windows([example("abc", "b", "x" * 20)], ByteTokenizer(), 30, 9, 5)
 
 
 def test_an_empty_context_and_no_examples_give_no_error():
     windows = Windows([Example("q", "", "Who?", (), ())], ByteTokenizer(), 16, 2, 5)
-    assert len(windows) == 1 and answered(windows) == [""]
+    assert len(windows) == 1 and ideal_answers(windows) == [""]
     assert len(Windows([], ByteTokenizer(), 16, 2, 5)) == 0
 
 
-def test_windows_may_be_padded_beyond_the_tokens_that_they_hold():
+def test_windows_may_be_padded_beyond_their_tokens():
     short = Windows([example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9)
-    padded = Windows([example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9, length=32)
-    assert len(padded) == len(short) > 1
-    for ours, theirs in zip((padded[i] for i in range(len(short))), (short[i] for i in range(len(short))), strict=True):
+    padded_windows = Windows([example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9, length=32)
+    assert len(padded_windows) == len(short) > 1
+    for ours, theirs in zip(
+        (padded_windows[i] for i in range(len(short))), (short[i] for i in range(len(short))), strict=True
+    ):
         assert ours["input_ids"].shape == ours["attention_mask"].shape == (32,)
         np.testing.assert_array_equal(ours["input_ids"][:20], theirs["input_ids"])
         assert not ours["input_ids"][20:].any() and ours["attention_mask"].sum() == theirs["attention_mask"].sum()
         assert ours["start_positions"] == theirs["start_positions"]
 
 
-def test_an_answer_inside_a_token_is_reported_with_what_the_token_says(tmp_path):
+def test_an_answer_inside_a_token_is_reported_with_the_tokens_text(tmp_path):
     train_sentencepiece(["ab ba abba baab"] * 50, 8, tmp_path)
     tokenizer = ReformerTokenizer.from_file(tmp_path / "spiece.model")
     windows = Windows([example("ab 20-18", "18"), example("ab ba", "ba", name="r")], tokenizer, 16, 2, 5)
-    assert [(item.id, said) for item, said in windows.inexact()] == [("q", "20-18")]  # one run of unknown characters
+    assert [(item.id, token_text) for item, token_text in windows.inexact()] == [
+        ("q", "20-18")
+    ]  # one run of unknown characters
 
 
-def test_tokens_are_kept_between_runs_and_apart_by_text_and_tokenizer(tmp_path, monkeypatch):
+def test_tokens_are_cached_by_text_and_tokenizer(tmp_path, monkeypatch):
     first = tokenize_once([CONTEXT, "x"], ByteTokenizer())
-    monkeypatch.setattr(ByteTokenizer, "encode_with_offsets", None)  # must not be needed again
+    monkeypatch.setattr(ByteTokenizer, "encode_with_offsets", None)  # must not be called again
     again = tokenize_once([CONTEXT, "x"], ByteTokenizer())
     for name in ("ids", "spans", "bounds"):
         assert np.array_equal(getattr(first, name), getattr(again, name))
@@ -134,33 +138,33 @@ def test_tokens_are_kept_between_runs_and_apart_by_text_and_tokenizer(tmp_path, 
 # -- the best spans -------------------------------------------------------------------------------------------------
 
 
-def by_trying(start, end, first, past, longest, count):
-    """Every span, sorted: what the vectorised search must equal."""
+def best_spans_by_brute_force(start, end, first, past, longest, count):
+    """Return every span, sorted by score, as the expected result of the vectorized search."""
     spans = [(start[i] + end[j], i, j) for i in range(first, past) for j in range(i, min(i + longest, past))]
     return sorted(spans, key=lambda span: (-span[0], span[1], span[2]))[:count]
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3, 7, 8, 50])
-def test_the_best_spans_are_those_that_trying_every_span_finds(longest):
+def test_the_best_spans_equal_those_of_a_full_search(longest):
     draw = np.random.default_rng(longest)
     start, end = draw.standard_normal((2, 6, 23))
     first, past = draw.integers(0, 8, 6), draw.integers(8, 24, 6)
     firsts, lasts, scores = best_spans(start, end, first, past, longest, 20)
     assert scores.shape == (6, 20)
     for row in range(6):
-        expected = by_trying(start[row], end[row], first[row], past[row], longest, 20)
-        found = list(zip(scores[row], firsts[row], lasts[row], strict=True))
-        assert found[: len(expected)] == expected
-        assert all(np.isinf(score) for score, _, _ in found[len(expected) :])
+        expected_spans = best_spans_by_brute_force(start[row], end[row], first[row], past[row], longest, 20)
+        found_spans = list(zip(scores[row], firsts[row], lasts[row], strict=True))
+        assert found_spans[: len(expected_spans)] == expected_spans
+        assert all(np.isinf(score) for score, _, _ in found_spans[len(expected_spans) :])
 
 
-def ranked(examples, scores, threshold=None, length=40, **positions):
+def rank_answers(examples, scores, threshold=None, length=40, **positions):
     windows = Windows(examples, ByteTokenizer(), length, 4, 9, threshold)
-    found = [np.full((len(windows), 2), -1), np.full((len(windows), 2), -1), np.full((len(windows), 2), -np.inf)]
-    nothing = np.full(len(windows), positions.get("nothing", 0.0))
+    spans = [np.full((len(windows), 2), -1), np.full((len(windows), 2), -1), np.full((len(windows), 2), -np.inf)]
+    no_answer_scores = np.full(len(windows), positions.get("no_answer_score", 0.0))
     for window, rank, first, last, score in scores:
-        found[0][window, rank], found[1][window, rank], found[2][window, rank] = first, last, score
-    return answers(windows, [*found, nothing])
+        spans[0][window, rank], spans[1][window, rank], spans[2][window, rank] = first, last, score
+    return answers(windows, [*spans, no_answer_scores])
 
 
 def test_a_question_gets_the_best_answer_of_all_its_windows_once():
@@ -168,25 +172,27 @@ def test_a_question_gets_the_best_answer_of_all_its_windows_once():
     examples = [example(context, "1", "Q")]
     windows = Windows(examples, ByteTokenizer(), 22, 4, 9)
     assert len(windows) >= 2 and windows.offset_of[1] == 2
-    same = 2 + 16  # the first token of the second window, in the first
-    found = ranked(examples, [(0, 0, same, same + 2, 1.0), (1, 0, 2, 4, 3.0), (1, 1, 5, 5, 2.0)], length=22)[0]
-    assert [(item.text, item.start, item.score) for item in found] == [("678", 16, 3.0), ("9", 19, 2.0)]
-    assert sum(item.probability for item in found) == pytest.approx(1) and found[0].probability > 0.7
+    shared_token = 2 + 16  # the first token of the second window, in the first
+    best_answers = rank_answers(
+        examples, [(0, 0, shared_token, shared_token + 2, 1.0), (1, 0, 2, 4, 3.0), (1, 1, 5, 5, 2.0)], length=22
+    )[0]
+    assert [(item.text, item.start, item.score) for item in best_answers] == [("678", 16, 3.0), ("9", 19, 2.0)]
+    assert sum(item.probability for item in best_answers) == pytest.approx(1) and best_answers[0].probability > 0.7
 
 
-def test_no_answer_is_given_only_beyond_the_threshold():
+def test_the_empty_answer_is_given_only_beyond_the_threshold():
     examples = [Example("q", "yes or no", "Q", (), ())]
     best = [(0, 0, 2, 4, 5.0)]
-    assert ranked(examples, best, None, nothing=9.0)[0][0].text == "yes"
-    assert ranked(examples, best, 3.0, nothing=8.0)[0][0].text == "yes"
-    found = ranked(examples, best, 3.0, nothing=8.1)[0]
-    assert [item.text for item in found] == ["", "yes"]
-    assert ranked(examples, [], None)[0][0].text == ""
+    assert rank_answers(examples, best, None, no_answer_score=9.0)[0][0].text == "yes"
+    assert rank_answers(examples, best, 3.0, no_answer_score=8.0)[0][0].text == "yes"
+    best_answers = rank_answers(examples, best, 3.0, no_answer_score=8.1)[0]
+    assert [item.text for item in best_answers] == ["", "yes"]
+    assert rank_answers(examples, [], None)[0][0].text == ""
 
 
 def test_blanks_at_the_ends_of_an_answer_are_not_part_of_it():
-    found = ranked([Example("q", "so  it is ", "Q", (), ())], [(0, 0, 4, 8, 1.0), (0, 1, 4, 5, 0.5)])[0]
-    assert [(item.text, item.start, item.end) for item in found] == [("it", 4, 6)]
+    best_answers = rank_answers([Example("q", "so  it is ", "Q", (), ())], [(0, 0, 4, 8, 1.0), (0, 1, 4, 5, 0.5)])[0]
+    assert [(item.text, item.start, item.end) for item in best_answers] == [("it", 4, 6)]
 
 
 # -- real text ------------------------------------------------------------------------------------------------------
@@ -194,16 +200,18 @@ def test_blanks_at_the_ends_of_an_answer_are_not_part_of_it():
 
 @pytest.mark.shared_data
 def test_the_answers_of_squad_survive_encoding_and_decoding(shared_data):
-    """Every question of every sixth article, with byte tokens and with the published pieces. Bytes lose none; pieces
-    only those that begin or end inside a token, which are few and reported."""
+    """Test every question of every sixth article, with byte tokens and with the published pieces.
+
+    Byte tokens keep every answer. Pieces lose a few answers that begin or end inside a token, and report them.
+    """
     examples = squad.read_examples(shared_data / "squad" / "dev-v1.1.json")
     titles = list(dict.fromkeys(item.context for item in examples))[::6]
-    chosen = [item for item in examples if item.context in set(titles)]
-    assert len(chosen) > 1500
+    chosen_examples = [item for item in examples if item.context in set(titles)]
+    assert len(chosen_examples) > 1500
     model = ReformerTokenizer.from_file(shared_data / "reformer-tokenizer" / "spiece.model")
     for tokenizer, length in ((ByteTokenizer(), 1024), (model, 512)):
-        windows = Windows(chosen, tokenizer, length, length // 4, 512)
-        reported = {item.id for item, _ in windows.inexact()}
-        for item, text in zip(chosen, answered(windows), strict=True):
-            assert text == item.answers[0] or item.id in reported
-        assert len(reported) <= (0 if tokenizer is not model else 0.02 * len(chosen))
+        windows = Windows(chosen_examples, tokenizer, length, length // 4, 512)
+        reported_ids = {item.id for item, _ in windows.inexact()}
+        for item, text in zip(chosen_examples, ideal_answers(windows), strict=True):
+            assert text == item.answers[0] or item.id in reported_ids
+        assert len(reported_ids) <= (0 if tokenizer is not model else 0.02 * len(chosen_examples))

@@ -1,4 +1,4 @@
-"""Labels, control codes, folder names and reasons that look like markup are shown as they are, everywhere."""
+"""Test that labels, control codes, folder names and reasons that look like markup are shown literally."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.escape import markdown, markdown_code, visible
 from toolkit.terminal.progress import ProgressBar
 
-#: What a terminal, rich, Markdown, HTML, YAML or a table would take for more than text.
+#: Texts that a terminal, rich, Markdown, HTML, YAML or a table would interpret.
 HOSTILE = (
     "[red]out", "[/b]", "[/]", "[bold", ":smile:", "\\[x]", "a|b", "`x`", "``", "<script>alert(1)</script>", "---",
     "\x1b[31mred", "\x1b]0;title\x07", "bell\x07back\x08", "\u009b31m", "{{ x }}", "# title", "& &amp;", "*bold* _it_",
@@ -34,7 +34,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def printed(*things: object, **options) -> str:
+def print_to_text(*things: object, **options) -> str:
     console = LiteralConsole(file=(out := io.StringIO()), width=200, force_terminal=False)
     for thing in things:
         console.print(thing, **options)
@@ -42,17 +42,17 @@ def printed(*things: object, **options) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_the_console_prints_text_as_it_is(text):
-    shown = visible(text)
-    assert printed(text, soft_wrap=True) == f"{shown}\n"
+def test_the_console_prints_text_literally(text):
+    visible_text = visible(text)
+    assert print_to_text(text, soft_wrap=True) == f"{visible_text}\n"
     table = Table("column", text)
     table.add_row(text, "x")
-    assert printed(table).count(shown) == 2
-    assert "\x1b" not in printed(Text(text), soft_wrap=True)
+    assert print_to_text(table).count(visible_text) == 2
+    assert "\x1b" not in print_to_text(Text(text), soft_wrap=True)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_the_progress_bar_shows_text_as_it_is(text):
+def test_the_progress_bar_shows_text_literally(text):
     console = LiteralConsole(file=(out := io.StringIO()), width=200, force_terminal=True)
     with ProgressBar(console, text, 3) as bar:
         bar.update(1, **{text: 0.5})
@@ -63,7 +63,7 @@ def test_the_progress_bar_shows_text_as_it_is(text):
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "two\nlines", "\r\n---\r\nkey: 1", "", " ", "`", "a`` b"])
-def test_a_code_span_and_a_cell_stay_one_piece_on_one_line(text):
+def test_a_code_span_and_a_cell_stay_on_one_line(text):
     span, cell = markdown_code(text), markdown(text)
     assert "\n" not in span + cell and "\r" not in span + cell
     fence = re.match("`+", span)[0]
@@ -71,13 +71,13 @@ def test_a_code_span_and_a_cell_stay_one_piece_on_one_line(text):
     assert not re.search(r"(?<!\\)(?:\\\\)*[<>|`*\[\]]", re.sub(r"\\[<>|`*\[\]]", "", cell))
 
 
-def test_reports_hold_what_xml_and_html_cannot():
+def test_reports_escape_characters_that_xml_and_html_cannot_contain():
     text = "".join(map(chr, [*range(32), 0x7F, 0x85, 0xFFFE, 0xFFFF, 0xD800])) + "</script><b>&\"']]>"
-    parsed = ElementTree.fromstring(ElementTree.tostring(element("failure", message=text)))
+    parsed_element = ElementTree.fromstring(ElementTree.tostring(element("failure", message=text)))
     page = render_page("pages/document.html", title=text, sections=[Section(text, [text])])
-    shown = html.unescape(page)
-    for found in (parsed.get("message"), shown):
-        assert "</script><b>&\"']]>" in found and r"\x00" in found and r"\ud800" in found
+    page_text = html.unescape(page)
+    for decoded_text in (parsed_element.get("message"), page_text):
+        assert "</script><b>&\"']]>" in decoded_text and r"\x00" in decoded_text and r"\ud800" in decoded_text
     assert "\x00" not in page and "\x85" not in page
     tags: list[str] = []
 
@@ -96,36 +96,39 @@ def front_matter(card: str) -> dict:
 
 @pytest.fixture
 def hostile_recipe(tmp_path) -> Path:
-    """A recipe of such a name, whose labels are all of these."""
+    """Write a recipe with such a name, whose labels are all these texts."""
     folder = tmp_path / "in"
     folder.mkdir()
     labels = [*HOSTILE, "two\nlines"]
-    for split in ("train", "validation"):
-        with (folder / f"{split}.csv").open("w", newline="") as file:
+    for split_name in ("train", "validation"):
+        with (folder / f"{split_name}.csv").open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["text", "label"])
             rows.writerows([f"{label} text", label.replace("\0", "")] for label in labels * 2)
     values = {**test_train.RECIPE, "data": {**test_train.RECIPE["data"]}, "train": {**test_train.RECIPE["train"]}}
-    values["data"]["files"] = {split: str(folder / f"{split}.csv") for split in ("train", "validation")}
+    values["data"]["files"] = {split_name: str(folder / f"{split_name}.csv") for split_name in ("train", "validation")}
     values["train"] |= {"max_steps": 2, "eval_steps": 1}
     (folder / "[x].yaml").write_text(yaml.safe_dump(values))
     return folder / "[x].yaml"
 
 
-def test_a_run_of_hostile_names_ends_well_and_its_card_shows_them(hostile_recipe, tmp_path, capfd):
+def test_a_run_with_hostile_names_succeeds_and_its_card_shows_them(hostile_recipe, tmp_path, capfd):
     folder, reason = tmp_path / "[/]out :smile: |`a` <b>", "[/] because :smile: | `x` <script> \x1b[31m"
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["finetune", str(hostile_recipe), f"train.output_dir='{folder}'", "--skip-parity", reason])
     out, err = capfd.readouterr()
-    assert (left.value.code, err) == (0, "")
+    assert (exit_info.value.code, err) == (0, "")
     assert f"parity skipped: {visible(reason)}\n" in out and f"run folder: {folder}\n" in out
     card = (folder / "README.md").read_text()
     assert front_matter(card)["library_name"] == "transformers"
     prose = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", card.split("---\n", 2)[2], flags=re.DOTALL)  # without code
     assert not re.search(r"(?<!\\)<", prose) and "\x1b" not in card
     assert card.count("\n---\n") == 1  # the end of the header
-    (found,) = front_matter(card)["model-index"]
-    assert found["name"] == folder.name and found["results"][0]["dataset"]["name"] == "train.csv, validation.csv"
+    (model_entry,) = front_matter(card)["model-index"]
+    assert (
+        model_entry["name"] == folder.name
+        and model_entry["results"][0]["dataset"]["name"] == "train.csv, validation.csv"
+    )
     names = json.loads((folder / "model/config.json").read_text())["id2label"].values()
     assert all(markdown_code(name) in card for name in names) and "two\nlines" in names
     with pytest.raises(SystemExit):
@@ -143,12 +146,12 @@ def test_control_codes_that_look_like_markup_train_and_generate(tmp_path, capfd)
     values["train"] |= {"max_steps": 2, "eval_steps": 1}
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     folder = tmp_path / "run"
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["finetune", str(tmp_path / "x.yaml"), f"train.output_dir={folder}", "--skip-parity", "a test"])
     out, err = capfd.readouterr()
-    assert (left.value.code, err) == (0, "") and "[/red]" in out
+    assert (exit_info.value.code, err) == (0, "") and "[/red]" in out
     assert r"\[/red\]" in (folder / "README.md").read_text() and r"a\|b" in (folder / "README.md").read_text()
     assert "## \\[/red\\]\n" in (folder / "samples.md").read_text()
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["generate", str(folder), "--control", "[/red]", "--prompt", "one [red]", "--length", "3"])
-    assert left.value.code == 0 and "Traceback" not in capfd.readouterr().err
+    assert exit_info.value.code == 0 and "Traceback" not in capfd.readouterr().err

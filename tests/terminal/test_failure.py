@@ -1,4 +1,4 @@
-"""What a user sees of a failure that nobody foresaw, of a full standard output, of Ctrl-C, and of too little memory."""
+"""Test the output of unexpected errors, of a full standard output, of Ctrl-C, and of too little memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(*arguments: object, **options) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def fail(monkeypatch, capsys, tmp_path):
-    """Let a command raise what is given; gives exit status and stderr."""
+    """Return a function that makes a command raise an error and returns exit status and stderr."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def fail(problem: BaseException, *options: str) -> tuple[int, str]:
@@ -48,15 +48,15 @@ def fail(monkeypatch, capsys, tmp_path):
             raise problem
 
         monkeypatch.setattr(load, "load_recipe", raises)
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main([*options, "recipe", "show", "x"])
-        return left.value.code, capsys.readouterr().err
+        return exit_info.value.code, capsys.readouterr().err
 
     return fail
 
 
 @pytest.mark.parametrize(
-    ("problem", "said"),
+    ("problem", "expected_error"),
     [
         (ValueError("a\nb"), "ValueError: a"),
         (KeyError("vocab"), "KeyError: 'vocab'"),
@@ -75,24 +75,30 @@ def fail(monkeypatch, capsys, tmp_path):
         (RecursionError("maximum recursion depth exceeded"), "RecursionError: maximum"),
     ],
 )  # fmt: skip
-def test_what_nobody_foresaw_is_one_line_that_names_the_file_with_its_traceback(fail, problem, said):
+def test_an_unexpected_error_is_one_line_that_names_the_traceback_file(fail, problem, expected_error):
     status, err = fail(problem)
-    assert status == UNFORESEEN and err.startswith(f"error: {said}") and err.count("\n") == 1
-    (kept,) = re.findall(r"; the traceback is in (\S+)\n", err)
-    assert "Traceback (most recent call last)" in Path(kept).read_text()
+    assert status == UNFORESEEN and err.startswith(f"error: {expected_error}") and err.count("\n") == 1
+    (traceback_file,) = re.findall(r"; the traceback is in (\S+)\n", err)
+    assert "Traceback (most recent call last)" in Path(traceback_file).read_text()
 
 
-def test_its_exit_status_is_that_of_nothing_else():
-    others = {0, ToolkitError.exit_status, UserError.exit_status, ParityDrift.exit_status, Inconclusive.exit_status}
-    assert UNFORESEEN not in {*others, LOST_PROCESS_STATUS, *EXIT_STATUSES}
+def test_an_unexpected_error_has_a_unique_exit_status():
+    other_statuses = {
+        0,
+        ToolkitError.exit_status,
+        UserError.exit_status,
+        ParityDrift.exit_status,
+        Inconclusive.exit_status,
+    }
+    assert UNFORESEEN not in {*other_statuses, LOST_PROCESS_STATUS, *EXIT_STATUSES}
 
 
-def test_debug_shows_the_traceback_in_place_of_the_line(fail):
+def test_debug_prints_the_traceback_instead_of_the_line(fail):
     status, err = fail(ValueError("a"), "--debug")
     assert status == UNFORESEEN and err.startswith("Traceback") and err.endswith("ValueError: a\n")
 
 
-def test_a_traceback_that_cannot_be_kept_is_said(fail, monkeypatch):
+def test_a_traceback_that_cannot_be_saved_is_reported(fail, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", "/proc/no such folder")
     status, err = fail(ValueError("a"))
     assert status == UNFORESEEN and err == (
@@ -101,19 +107,19 @@ def test_a_traceback_that_cannot_be_kept_is_said(fail, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "expected_message"),
     [
         (lambda: np.zeros(2**48), "out of memory when 2251799.8 GB were asked for; lower"),
         (lambda: bytearray(2**60), "out of memory; lower"),
     ],
 )
-def test_a_real_want_of_memory_says_how_much_and_what_to_lower(make, said):
-    with pytest.raises(MemoryError) as found:
+def test_a_real_memory_error_is_described_with_advice(make, expected_message):
+    with pytest.raises(MemoryError) as error_info:
         make()
-    assert describe(found.value).startswith(said)
+    assert describe(error_info.value).startswith(expected_message)
 
 
-def test_paddle_without_memory_says_how_much_and_what_to_lower():
+def test_a_memory_error_of_paddle_is_described_with_advice():
     code = (
         "import resource, paddle\n"
         "from toolkit.terminal.failure import describe\n"
@@ -121,8 +127,8 @@ def test_paddle_without_memory_says_how_much_and_what_to_lower():
         "try: paddle.ones([2**30, 4])\n"
         "except Exception as problem: print(describe(problem))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout.startswith("out of memory when 17.2 GB were asked for; lower train.batch_size"), done
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert result.stdout.startswith("out of memory when 17.2 GB were asked for; lower train.batch_size"), result
 
 
 def _raises() -> None:
@@ -140,7 +146,7 @@ class _Raises(PyLayer):
 
 
 class _AsksAgain(_Raises):
-    """As a backward that computes layers again."""
+    """Like a backward pass that recomputes layers."""
 
     @staticmethod
     def backward(ctx, dy):
@@ -167,7 +173,7 @@ LINE = _raises.__code__.co_firstlineno + 1
 
 
 @pytest.mark.parametrize(
-    ("apply", "said"),
+    ("apply", "expected_message"),
     [
         (_Raises.apply, f"LookupError: own words, in the backward at {__file__}:{LINE}"),
         (_AsksAgain.apply, f"LookupError: own words, in the backward at {__file__}:{LINE}"),
@@ -175,57 +181,64 @@ LINE = _raises.__code__.co_firstlineno + 1
         (_TakesAll.apply, "out of memory when 800444.5 GB were asked for; lower train.batch_size"),
     ],
 )
-def test_what_a_layers_own_backward_raises_keeps_its_words_and_its_line(apply, said):
+def test_an_error_of_a_custom_backward_keeps_its_message_and_line(apply, expected_message):
     x = paddle.ones([2])
     x.stop_gradient = False
-    with pytest.raises(OSError, match="External") as raised:
+    with pytest.raises(OSError, match="External") as error_info:
         apply(x).sum().backward()
-    assert describe(raised.value).startswith(said)
+    assert describe(error_info.value).startswith(expected_message)
 
 
 @pytest.mark.slow
-def test_a_backward_that_fails_is_named_with_its_line_by_training_and_by_the_gate(recipe_file, tmp_path):  # noqa: F811
+def test_training_and_the_gate_name_the_line_of_a_failing_backward(recipe_file, tmp_path):  # noqa: F811
     line = "x, gain = ctx.saved_tensor()"
     source = copied_source(tmp_path / "source", "models/operations/ops.py", (line, f"1 / 0; {line}"))
     number = (source / "models/operations/ops.py").read_text().split("1 / 0; ")[0].count("\n") + 1
-    said = f"ZeroDivisionError: division by zero, in the backward at {source}/models/operations/ops.py:{number}"
-    asked = ["finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}"]
-    done = toolkit_in(source, *asked, "--skip-parity", "a test")
-    assert done.returncode == UNFORESEEN and done.stderr.startswith(f"error: {said}; the traceback is in "), done.stderr
-    done = toolkit_in(source, *asked)
-    assert done.returncode == 3 and done.stderr == f"error: parity gate: the candidate could not run: {said}\n"
+    expected_message = (
+        f"ZeroDivisionError: division by zero, in the backward at {source}/models/operations/ops.py:{number}"
+    )
+    arguments = ["finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}"]
+    result = toolkit_in(source, *arguments, "--skip-parity", "a test")
+    assert result.returncode == UNFORESEEN and result.stderr.startswith(
+        f"error: {expected_message}; the traceback is in "
+    ), result.stderr
+    result = toolkit_in(source, *arguments)
+    assert (
+        result.returncode == 3
+        and result.stderr == f"error: parity gate: the candidate could not run: {expected_message}\n"
+    )
 
 
-def test_a_reader_that_stops_reading_ends_it_quietly():
-    done = subprocess.run(
+def test_a_closed_pipe_ends_the_command_quietly():
+    result = subprocess.run(
         ["bash", "-c", '"$@" | head -1', "bash", *TOOLKIT, *SHOW], capture_output=True, text=True, cwd=ROOT, check=True
     )
-    assert (done.stdout, done.stderr) == ("task: classification\n", "")
+    assert (result.stdout, result.stderr) == ("task: classification\n", "")
 
 
-def test_a_full_or_closed_standard_output_is_no_traceback():
+def test_a_full_or_closed_standard_output_gives_no_traceback():
     with open("/dev/full", "w") as full:
-        done = run(*SHOW, stdout=full)
-    assert done.returncode == UNFORESEEN and done.stderr.startswith("error: No space left on device; ")
-    assert done.stderr.count("\n") == 1
-    done = subprocess.run(
+        result = run(*SHOW, stdout=full)
+    assert result.returncode == UNFORESEEN and result.stderr.startswith("error: No space left on device; ")
+    assert result.stderr.count("\n") == 1
+    result = subprocess.run(
         ["bash", "-c", '"$@" >&-', "bash", *TOOLKIT, *SHOW], capture_output=True, text=True, cwd=ROOT, check=True
     )
-    assert done.stderr == ""
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize("option", ["--temperature", "--top-p", "--repetition-penalty"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-nan"])
-def test_no_number_is_no_setting_of_generate(option, value, capsys):
-    with pytest.raises(SystemExit) as left:
+def test_invalid_numbers_of_generate_are_refused(option, value, capsys):
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["generate", "x", f"{option}={value}"])
-    assert left.value.code == 2 and f"Invalid value for '{option}'" in capsys.readouterr().err
+    assert exit_info.value.code == 2 and f"Invalid value for '{option}'" in capsys.readouterr().err
 
 
 def test_the_number_of_beams_is_limited(capsys):
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["generate", "x", "--beams=1001"])
-    assert left.value.code == 2 and "Invalid value for '--beams'" in capsys.readouterr().err
+    assert exit_info.value.code == 2 and "Invalid value for '--beams'" in capsys.readouterr().err
 
 
 # -- Ctrl-C ---------------------------------------------------------------------------------------------------------
@@ -252,7 +265,7 @@ def test_a_second_interrupt_ends_training_at_once_and_loses_no_checkpoint(recipe
     wait_for(process, folder, "checkpoints/step-*")
     process.send_signal(signal.SIGINT)
     end = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < end:  # whatever it is doing by then
+    while process.poll() is None and time.monotonic() < end:  # at any stage of the run
         process.send_signal(signal.SIGINT)
         time.sleep(0.001)
     _, err = process.communicate()
@@ -260,9 +273,9 @@ def test_a_second_interrupt_ends_training_at_once_and_loses_no_checkpoint(recipe
     assert list(folder.glob("checkpoints/step-*/manifest.json"))
 
 
-@pytest.mark.parametrize("interrupted", [True, False])
-def test_an_interrupt_while_libraries_are_taken_down_changes_no_exit_status(interrupted):
-    """There Python has no handler any more; Paddle's destructors take a while."""
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_an_interrupt_at_exit_does_not_change_the_exit_status(is_interrupted):
+    """Interrupt the exit, where Python has no handler and Paddle's destructors take some time."""
     code = (
         "import ctypes, os, signal, sys, time\n"
         "from toolkit.machine import interruption\n"
@@ -270,12 +283,12 @@ def test_an_interrupt_while_libraries_are_taken_down_changes_no_exit_status(inte
         "libc.__cxa_atexit(ctypes.cast(libc['raise'], ctypes.c_void_p), ctypes.c_void_p(signal.SIGINT), None)\n"
         "interruption.begin_handling()\n"
         "try:\n"
-        f"    {interrupted} and (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))\n"
+        f"    {is_interrupted} and (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))\n"
         "except KeyboardInterrupt: pass\n"
         "interruption.end_process(130 if interruption.has_signal() else 7)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
-    assert done.returncode == (130 if interrupted else 7)
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
+    assert result.returncode == (130 if is_interrupted else 7)
 
 
 @pytest.mark.slow
@@ -299,21 +312,21 @@ def test_a_second_interrupt_ends_the_gate_at_once(recipe_file, tmp_path):  # noq
 def test_too_little_memory_for_a_batch_is_one_line(recipe_file, tmp_path):  # noqa: F811
     size = 4 * 2**30
     large = ["train.batch_size=4000", "train.max_steps=2", "model.config.feed_forward_size=100000"]
-    done = run(
+    result = run(
         "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}", *large, "--skip-parity", "a test",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size)),
     )  # fmt: skip
-    assert done.returncode == UNFORESEEN and done.stderr.count("\n") == 1, done.stderr
-    assert re.match(r"error: out of memory when [\d.]+ [GM]B were asked for; lower train.batch_size", done.stderr)
+    assert result.returncode == UNFORESEEN and result.stderr.count("\n") == 1, result.stderr
+    assert re.match(r"error: out of memory when [\d.]+ [GM]B were asked for; lower train.batch_size", result.stderr)
 
 
 @pytest.mark.slow
 def test_too_little_memory_for_the_gate_is_one_line(recipe_file, tmp_path):  # noqa: F811
     size = int(2.6 * 2**30)
-    done = run(
+    result = run(
         "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}", "model.config.feed_forward_size=100000",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size)),
     )  # fmt: skip
-    assert done.returncode == 3 and done.stderr.count("\n") == 1, done.stderr
-    assert re.match(r"error: parity gate: the \w+ could not run: out of memory.*; fewer examples", done.stderr)
+    assert result.returncode == 3 and result.stderr.count("\n") == 1, result.stderr
+    assert re.match(r"error: parity gate: the \w+ could not run: out of memory.*; fewer examples", result.stderr)
     assert not (tmp_path / "run").exists()

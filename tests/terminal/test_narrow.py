@@ -1,4 +1,4 @@
-"""In a terminal of 80 columns no number is broken in two, and no name within a word."""
+"""Test a terminal of 80 columns: no number is divided, and no name is divided within a word."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from toolkit.terminal.progress import ProgressBar
 LONG = "updated:transformer.layers.0.self_attention.output_projection.weight#4"
 
 
-def drawn(width: int, seconds: float, monkeypatch, busy: str = "") -> str:
-    """The last state of a bar over 10,400 steps, 96 of which took this long."""
+def draw_bar(width: int, seconds: float, monkeypatch, busy: str = "") -> str:
+    """Return the last line of a progress bar over 10,400 steps, after 96 steps in `seconds`."""
     monkeypatch.setattr(progress.Task, "elapsed", property(lambda _: seconds))
     monkeypatch.setattr(progress.Task, "time_remaining", property(lambda _: 107.3 * seconds))
     console = LiteralConsole(file=(out := io.StringIO()), width=width, force_terminal=True)
@@ -34,7 +34,7 @@ def drawn(width: int, seconds: float, monkeypatch, busy: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("width", "seconds", "busy", "shown"),
+    ("width", "seconds", "busy", "expected_line"),
     [
         (80, 4.0, "", r"train \S+ +96/10400 loss 0\.2456  best accuracy 0\.9251 0:04 passed, 7:09 left"),
         (80, 40.0, "", r"train \S+ +96/10400 loss 0\.2456 0:40 passed, 1:11:32 left"),
@@ -49,12 +49,12 @@ def drawn(width: int, seconds: float, monkeypatch, busy: str = "") -> str:
         ),
     ],
 )
-def test_the_progress_line_stays_whole_and_says_which_time_is_which(width, seconds, busy, shown, monkeypatch):
-    line = drawn(width, seconds, monkeypatch, busy)
-    assert re.fullmatch(shown, line.strip()) and len(line) <= width
+def test_the_progress_line_is_complete_and_names_its_times(width, seconds, busy, expected_line, monkeypatch):
+    line = draw_bar(width, seconds, monkeypatch, busy)
+    assert re.fullmatch(expected_line, line.strip()) and len(line) <= width
 
 
-def test_a_name_too_long_for_its_column_is_broken_after_a_dot():
+def test_a_name_too_long_for_its_column_is_divided_after_a_dot():
     table = Table("tensor", "figure", box=None, pad_edge=False)
     table.add_row(Dotted(LONG), "1.0e-06")
     table.add_row(Dotted("h.0.ffn models/ctrl/modeling.py:12"), "2.0e-06")
@@ -72,11 +72,11 @@ def test_a_name_too_long_for_its_column_is_broken_after_a_dot():
     assert LONG in out.getvalue()
 
 
-def test_the_gates_table_breaks_no_name_within_a_word(tmp_path):
+def test_the_gates_table_divides_no_name_within_a_word(tmp_path):
     names = ("logits", "loss", LONG)
     out = io.StringIO()
     print_report(made_up(names=names), tmp_path / "parity.html", Console(file=out, width=80))
     lines = out.getvalue().splitlines()
-    begun = next(index for index, line in enumerate(lines) if line.startswith("updated:"))
-    assert lines[begun].split()[0] == "updated:layers.0.self_attention."
-    assert lines[begun + 1].strip() == "output_projection.weight#4"
+    first_line = next(index for index, line in enumerate(lines) if line.startswith("updated:"))
+    assert lines[first_line].split()[0] == "updated:layers.0.self_attention."
+    assert lines[first_line + 1].strip() == "output_projection.weight#4"
