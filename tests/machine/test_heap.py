@@ -1,4 +1,4 @@
-"""What of this process's memory stays, and what goes back to the system: seen in a process of its own."""
+"""Test the memory that a separate process keeps, and the memory that it returns to the system."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ print(megabytes() - before)
 """
 
 
-def taken(body: str) -> int:
-    """Megabytes that a process has more after ``body``."""
+def memory_growth(body: str) -> int:
+    """Return by how many megabytes a process grows during ``body``."""
     code = MEGABYTES.format(body=body)
     return int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
-def test_freed_memory_stays_but_where_it_is_to_be_given_back():
-    assert taken("filled()") >= 200
-    assert taken("with return_large_blocks(): filled(); within = megabytes() - before\nassert within < 50") < 50
-    assert taken("filled()\nwith return_large_blocks(): pass") < 50
-    assert taken("with return_large_blocks(): pass\nfilled()") >= 200
+def test_freed_memory_stays_unless_it_is_returned():
+    assert memory_growth("filled()") >= 200
+    assert memory_growth("with return_large_blocks(): filled(); within = megabytes() - before\nassert within < 50") < 50
+    assert memory_growth("filled()\nwith return_large_blocks(): pass") < 50
+    assert memory_growth("with return_large_blocks(): pass\nfilled()") >= 200
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="its pages are counted by Linux")
-def test_zeros_of_their_own_take_what_is_written_to_and_go_back_when_they_are_gone():
-    assert taken("x = allocate_mapped_zeros((200, 2**20), 'uint8', huge_pages=False); x[7, :9] = 1") < 50
-    assert taken("x = allocate_mapped_zeros((200, 2**20), 'uint8'); x[:] = 1") >= 200
-    assert taken("x = allocate_mapped_zeros((200, 2**20), 'uint8'); x[:] = 1; del x") < 50
+def test_mapped_zeros_use_memory_only_when_written_and_return_it():
+    assert memory_growth("x = allocate_mapped_zeros((200, 2**20), 'uint8', huge_pages=False); x[7, :9] = 1") < 50
+    assert memory_growth("x = allocate_mapped_zeros((200, 2**20), 'uint8'); x[:] = 1") >= 200
+    assert memory_growth("x = allocate_mapped_zeros((200, 2**20), 'uint8'); x[:] = 1; del x") < 50
 
 
-def test_zeros_of_their_own_are_an_array_as_any():
+def test_mapped_zeros_are_a_normal_array():
     zeros = allocate_mapped_zeros((3, 4), "float64")
     np.testing.assert_array_equal(zeros, np.zeros((3, 4)), strict=True)
     zeros[1, 2] = 5
     assert zeros.sum() == 5 and allocate_mapped_zeros((0, 4), "float32").shape == (0, 4)
 
 
-#: Tensors of 4 MiB, 8 alive at a time, between small things that live on, as Paddle asks for them.
+#: Allocates like Paddle: tensors of 4 MiB, 8 alive at a time, between small objects that stay.
 TENSORS = """
 import ctypes, random, sys
 from toolkit.machine import heap
@@ -83,8 +83,8 @@ print(int(peak.split()[1]) // 1024)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
-def test_tensors_take_the_places_of_tensors_where_small_blocks_are_kept():
-    """32 MB are alive, and 2 MB are small things."""
+def test_tensors_reuse_memory_of_tensors_between_small_blocks():
+    """32 MB of tensors are alive, and 2 MB of small objects."""
     peaks = []
     for arguments in ([], ["kept"]):
         command = [sys.executable, "-c", TENSORS, *arguments]

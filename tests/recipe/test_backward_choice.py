@@ -1,5 +1,7 @@
-"""``model.backward: auto``: autograd where half of the memory holds its activations, reversible where not; kept by the
-run, the same in all of its processes, and judged by the gate."""
+"""Test ``model.backward: auto``: autograd if half of the memory holds its activations, and reversible otherwise.
+
+A run keeps the choice, all its processes share it, and the gate uses it.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +32,26 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def memory(monkeypatch):
-    """States how many bytes this machine has."""
+    """Return a function that sets the memory of this machine in bytes."""
 
     def state(size: float | None) -> None:
         monkeypatch.setattr(recipe_memory, "physical_memory", lambda: size)
-        monkeypatch.setattr(recipe_memory, "swap_memory", lambda: 10**12)  # a run with too little of both is refused
+        monkeypatch.setattr(
+            recipe_memory, "swap_memory", lambda: 10**12
+        )  # a run is refused if memory and swap are too small
         monkeypatch.setattr(recipe_memory, "container_limit", lambda: None)
 
     return state
 
 
-def needed(recipe) -> float:
-    """The least memory with which autograd is chosen."""
+def required_memory(recipe) -> float:
+    """Return the minimum memory in bytes with which autograd is chosen."""
     config, length = recipe_memory.known_model(recipe)
     return training_of(recipe, config, length, "cpu", "autograd").total / MAX_FILLED_SHARE
 
 
-def settled(recipe, folder, processes: int = 1, told: str | None = None) -> tuple[str, str | None]:
-    recipe, note = resolve_backward(recipe, assemble(recipe), folder, "cpu", processes, told)
+def resolve_choice(recipe, folder, processes: int = 1, chosen_backward: str | None = None) -> tuple[str, str | None]:
+    recipe, note = resolve_backward(recipe, assemble(recipe), folder, "cpu", processes, chosen_backward)
     return recipe.model.backward, note
 
 
@@ -57,17 +61,23 @@ def test_it_is_the_default_of_reformer_and_unknown_to_ctrl(recipe_file):  # noqa
         load_recipe(recipe_file, ["model.name=ctrl", "model.config={}", "model.backward=auto", "tokenizer.kind=bpe"])
 
 
-def test_the_choice_changes_where_half_of_the_memory_is_full(recipe_file, memory, tmp_path):  # noqa: F811
-    least = needed(load_recipe(recipe_file))
-    for there, chosen in ((least * 1.001, "autograd"), (least * 0.999, "reversible"), (None, "reversible")):
-        memory(there)
+def test_the_choice_changes_if_half_of_the_memory_is_full(recipe_file, memory, tmp_path):  # noqa: F811
+    least = required_memory(load_recipe(recipe_file))
+    for memory_bytes, expected_backward in (
+        (least * 1.001, "autograd"),
+        (least * 0.999, "reversible"),
+        (None, "reversible"),
+    ):
+        memory(memory_bytes)
         recipe = load_recipe(recipe_file)
-        found, note = settled(recipe, tmp_path)
-        assert found == chosen and note.startswith(f"model.backward auto: {chosen}, since autograd's ")
+        backward, note = resolve_choice(recipe, tmp_path)
+        assert backward == expected_backward and note.startswith(
+            f"model.backward auto: {expected_backward}, since autograd's "
+        )
 
 
-def test_a_longer_text_or_a_deeper_model_is_reversible_where_a_small_one_is_not(recipe_file, memory):  # noqa: F811
-    memory(needed(load_recipe(recipe_file)) * 1.1)
+def test_a_longer_text_or_a_deeper_model_is_reversible(recipe_file, memory):  # noqa: F811
+    memory(required_memory(load_recipe(recipe_file)) * 1.1)
     small, large = (part("reformer", "schema").resolve({"attn_layers": ["local", "lsh"] * n}) for n in (1, 12))
     recipe = load_recipe(recipe_file)
     memory(4 * training_of(recipe, small, 1024, "cpu", "autograd").total)
@@ -77,118 +87,123 @@ def test_a_longer_text_or_a_deeper_model_is_reversible_where_a_small_one_is_not(
 
 
 def test_processes_on_one_processor_share_its_memory(recipe_file, memory, tmp_path, monkeypatch):  # noqa: F811
-    memory(1.5 * needed(load_recipe(recipe_file)))
-    assert settled(load_recipe(recipe_file), tmp_path)[0] == "autograd"
-    assert settled(load_recipe(recipe_file), tmp_path, processes=2)[0] == "reversible"
-    monkeypatch.setenv("PADDLE_LOCAL_SIZE", "1")  # the other one is on another machine
-    assert settled(load_recipe(recipe_file), tmp_path, processes=2)[0] == "autograd"
+    memory(1.5 * required_memory(load_recipe(recipe_file)))
+    assert resolve_choice(load_recipe(recipe_file), tmp_path)[0] == "autograd"
+    assert resolve_choice(load_recipe(recipe_file), tmp_path, processes=2)[0] == "reversible"
+    monkeypatch.setenv("PADDLE_LOCAL_SIZE", "1")  # the other process is on another machine
+    assert resolve_choice(load_recipe(recipe_file), tmp_path, processes=2)[0] == "autograd"
 
 
-def test_a_container_has_no_more_than_its_limit(recipe_file, memory, monkeypatch):  # noqa: F811
+def test_a_container_has_only_the_memory_of_its_limit(recipe_file, memory, monkeypatch):  # noqa: F811
     memory(1e12)
     assert recipe_memory.memory_there("cpu") == 1e12
     monkeypatch.setattr(recipe_memory, "container_limit", lambda: 3e9)
     assert recipe_memory.memory_there("cpu") == 3e9
 
 
-def test_what_the_recipe_says_is_not_chosen(recipe_file, memory, tmp_path):  # noqa: F811
+def test_an_explicit_backward_in_the_recipe_is_kept(recipe_file, memory, tmp_path):  # noqa: F811
     memory(1e12)
-    assert settled(load_recipe(recipe_file, ["model.backward=reversible"]), tmp_path) == ("reversible", None)
+    assert resolve_choice(load_recipe(recipe_file, ["model.backward=reversible"]), tmp_path) == ("reversible", None)
     memory(1.0)
-    assert settled(load_recipe(recipe_file, ["model.backward=autograd"]), tmp_path) == ("autograd", None)
+    assert resolve_choice(load_recipe(recipe_file, ["model.backward=autograd"]), tmp_path) == ("autograd", None)
 
 
-def test_a_check_says_the_choice_and_what_it_takes(recipe_file, memory, command_line):  # noqa: F811
-    least = needed(load_recipe(recipe_file))
-    for there, chosen in ((least * 1.001, "autograd"), (least * 0.999, "reversible")):
-        memory(there)
+def test_a_check_prints_the_choice_and_its_memory(recipe_file, memory, command_line):  # noqa: F811
+    least = required_memory(load_recipe(recipe_file))
+    for memory_bytes, expected_backward in ((least * 1.001, "autograd"), (least * 0.999, "reversible")):
+        memory(memory_bytes)
         _, out, _ = command_line("recipe", "check", recipe_file)
-        said, training, *_ = out.splitlines()
-        assert said.startswith(f"memory: model.backward auto: {chosen}, since autograd's ")
-        assert f"activations ({chosen})" in training or "MB" in training
+        choice_line, training, *_ = out.splitlines()
+        assert choice_line.startswith(f"memory: model.backward auto: {expected_backward}, since autograd's ")
+        assert f"activations ({expected_backward})" in training or "MB" in training
     on_gpu = command_line("recipe", "check", recipe_file, "runtime.device=gpu")[1]
     assert "model.backward auto: autograd on a GPU with " in on_gpu
 
 
-def test_the_port_and_the_gate_are_given_the_choice(recipe_file, memory, tmp_path):  # noqa: F811
+def test_the_port_and_the_gate_use_the_choice(recipe_file, memory, tmp_path):  # noqa: F811
     from toolkit.finetune.gate import gate_request
 
-    for there, chosen in ((1e12, "autograd"), (1.0, "reversible")):
-        memory(there)
+    for memory_bytes, expected_backward in ((1e12, "autograd"), (1.0, "reversible")):
+        memory(memory_bytes)
         recipe = load_recipe(recipe_file)
         job = assemble(recipe)
         recipe, _ = resolve_backward(recipe, job, tmp_path, "cpu", 1)
-        assert job.config.backward == job.stored_config.backward == chosen
-        assert gate_request(recipe, job, "cpu", tmp_path).port["backward"] == chosen
+        assert job.config.backward == job.stored_config.backward == expected_backward
+        assert gate_request(recipe, job, "cpu", tmp_path).port["backward"] == expected_backward
 
 
-def test_a_process_that_is_told_the_choice_takes_it(recipe_file, memory, tmp_path):  # noqa: F811
+def test_a_process_uses_the_choice_that_it_gets(recipe_file, memory, tmp_path):  # noqa: F811
     memory(1e12)
-    assert settled(load_recipe(recipe_file), tmp_path, told="reversible") == ("reversible", None)
+    assert resolve_choice(load_recipe(recipe_file), tmp_path, chosen_backward="reversible") == ("reversible", None)
 
 
-def test_a_run_says_its_choice_and_keeps_it_on_a_machine_with_other_memory(
+def test_a_run_prints_its_choice_and_keeps_it_on_another_machine(
     recipe_file,  # noqa: F811
     memory,
     tmp_path,
     monkeypatch,
 ):
-    """Bit for bit: stopped where there is much memory, resumed where there is little."""
-    step, shape, said = Finetuner.training_step, ["train.max_steps=6", "train.eval_steps=6"], io.StringIO()
+    """Compare bit for bit a run that stops with much memory and resumes with little."""
+    step, shape, output = Finetuner.training_step, ["train.max_steps=6", "train.eval_steps=6"], io.StringIO()
 
-    def stopped(self, *given):
+    def stop(self, *arguments):
         if self.state.global_step == 2:
             signal.raise_signal(signal.SIGTERM)
-        return step(self, *given)
+        return step(self, *arguments)
 
     def run(name: str) -> Path:
         recipe = load_recipe(recipe_file, [f"train.output_dir={tmp_path / name}", *shape])
-        return finetune(recipe, "a test", Console(file=said, width=200))
+        return finetune(recipe, "a test", Console(file=output, width=200))
 
     memory(1e12)
-    whole = run("whole")
-    assert yaml.safe_load((whole / "recipe.yaml").read_text())["model"]["backward"] == "autograd"
-    monkeypatch.setattr(Finetuner, "training_step", stopped)
+    whole_run = run("whole")
+    assert yaml.safe_load((whole_run / "recipe.yaml").read_text())["model"]["backward"] == "autograd"
+    monkeypatch.setattr(Finetuner, "training_step", stop)
     with pytest.raises(KeyboardInterrupt):
         run("resumed")
     monkeypatch.setattr(Finetuner, "training_step", step)
     memory(1.0)
-    said.truncate(0)
-    resumed = run("resumed")
-    assert "note   model.backward auto: autograd, with which this run began" in said.getvalue()
-    assert "resuming" in said.getvalue()
-    assert (resumed / "model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
+    output.truncate(0)
+    resumed_run = run("resumed")
+    assert "note   model.backward auto: autograd, with which this run began" in output.getvalue()
+    assert "resuming" in output.getvalue()
+    assert (resumed_run / "model/model.safetensors").read_bytes() == (
+        whole_run / "model/model.safetensors"
+    ).read_bytes()
     with pytest.raises(UserError, match="holds a finished run"):
         run("resumed")
 
 
-def test_an_unfinished_run_is_not_resumed_with_another_backward_that_is_asked_for(recipe_file, tmp_path):  # noqa: F811
+def test_an_unfinished_run_is_not_resumed_with_another_explicit_backward(recipe_file, tmp_path):  # noqa: F811
     folder = tmp_path / "run"
     folder.mkdir()
     recipe = load_recipe(recipe_file, [f"train.output_dir={folder}"])
-    begun = load_recipe(recipe_file, [f"train.output_dir={folder}", "model.backward=autograd"])
-    (folder / "recipe.yaml").write_text(begun.to_yaml())
+    first_recipe = load_recipe(recipe_file, [f"train.output_dir={folder}", "model.backward=autograd"])
+    (folder / "recipe.yaml").write_text(first_recipe.to_yaml())
     with lock_run_folder(recipe):
-        assert settled(recipe, folder)[0] == "autograd"
-    other = load_recipe(recipe_file, [f"train.output_dir={folder}", "model.backward=reversible"])
-    with pytest.raises(UserError, match=r"model\.backward: autograd there, reversible here"), lock_run_folder(other):
+        assert resolve_choice(recipe, folder)[0] == "autograd"
+    other_recipe = load_recipe(recipe_file, [f"train.output_dir={folder}", "model.backward=reversible"])
+    with (
+        pytest.raises(UserError, match=r"model\.backward: autograd there, reversible here"),
+        lock_run_folder(other_recipe),
+    ):
         pass
 
 
 @pytest.mark.slow
-def test_two_processes_take_one_choice_and_train_as_one_does_with_it(recipe_file, tmp_path):  # noqa: F811
-    """The real command: the first says what it has chosen, and the other one builds the same."""
-    done = subprocess.run(
+def test_two_processes_share_a_choice_and_train_like_one_process(recipe_file, tmp_path):  # noqa: F811
+    """Test the real command: the first process prints its choice, and the second builds the same model."""
+    result = subprocess.run(
         [sys.executable, "-m", "toolkit", "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}",
          "train.max_steps=4", "--skip-parity", "a test", "--processes", "2"],
         capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("model.backward auto: autograd") == 1
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("model.backward auto: autograd") == 1
     assert yaml.safe_load((tmp_path / "run/recipe.yaml").read_text())["model"]["backward"] == "autograd"
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "model: 3", "model: {backward: often}", "\0", "a: &a [*a]"])
-def test_a_recipe_of_a_run_that_says_no_backward_gives_none(tmp_path, content):
+def test_a_recipe_of_a_run_without_backward_has_no_choice(tmp_path, content):
     (tmp_path / "recipe.yaml").write_text(content)
     assert stored_backward(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Recipes: what is wrong is said at its line, what is right reads back the same."""
+"""Test recipes: errors name their line, and a correct recipe survives a round trip."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def write(tmp_path: Path):
 
 
 def problem(path: Path, *overrides: str) -> str:
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error_info:
         load_recipe(path, overrides)
-    return str(raised.value)
+    return str(error_info.value)
 
 
-def test_evaluation_takes_as_many_examples_at_once_as_a_micro_batch_or_as_it_is_told(write):
+def test_the_evaluation_batch_is_a_micro_batch_or_the_set_size(write):
     training = ["train.batch_size=4", "train.gradient_accumulation_steps=3"]
     assert load_recipe(write(RECIPE), training).train.eval_batch_size == 4
     assert load_recipe(write(RECIPE), [*training, "train.eval_batch_size=32"]).train.eval_batch_size == 32
@@ -73,7 +73,7 @@ def test_the_command_line_wins_over_the_file(write):
 
 
 @pytest.mark.parametrize(
-    ("broken", "expected"),
+    ("faulty_lines", "expected_error"),
     [
         ("  epochs: 2\n  batch_sise: 4\n", ":12: train.batch_sise: unknown key, did you mean batch_size?"),
         ("  epochs: 2\n  zzz: 4\n", ":12: train.zzz: unknown key; known: output_dir"),
@@ -93,10 +93,10 @@ def test_the_command_line_wins_over_the_file(write):
         ("  ? [a]\n  : b\n", ":11: a key must be a word"),
     ],
 )
-def test_a_mistake_is_reported_at_its_line(write, broken, expected):
-    path = write(RECIPE.replace("  epochs: 2\n", broken))
+def test_a_mistake_is_reported_at_its_line(write, faulty_lines, expected_error):
+    path = write(RECIPE.replace("  epochs: 2\n", faulty_lines))
     assert problem(path).startswith(f"{path}")
-    assert expected in problem(path)
+    assert expected_error in problem(path)
 
 
 def test_every_mistake_is_reported_in_the_order_of_the_file(write):
@@ -106,7 +106,7 @@ def test_every_mistake_is_reported_in_the_order_of_the_file(write):
     assert "data.max_length: missing" in lines[1]
 
 
-def test_a_mistake_on_the_command_line_says_so(write):
+def test_a_mistake_on_the_command_line_is_reported_there(write):
     path = write(RECIPE)
     assert problem(path, "train.batch_sise=4").startswith("command line: train.batch_sise: unknown key, did you mean")
     assert problem(path, "seed.x=4") == "command line: seed.x: seed is the value 7, which has no keys"
@@ -116,7 +116,7 @@ def test_a_mistake_on_the_command_line_says_so(write):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
+    ("overrides", "expected_error"),
     [
         (["data.dataset=json"], "data.files: missing"),
         (
@@ -141,11 +141,11 @@ def test_a_mistake_on_the_command_line_says_so(write):
         ),
     ],
 )
-def test_keys_that_contradict_each_other_are_refused(write, overrides, expected):
-    assert expected in problem(write(RECIPE), *overrides)
+def test_keys_that_contradict_each_other_are_refused(write, overrides, expected_error):
+    assert expected_error in problem(write(RECIPE), *overrides)
 
 
-def test_a_file_that_is_no_recipe_is_refused(write, tmp_path):
+def test_a_file_that_is_not_a_recipe_is_refused(write, tmp_path):
     write(RECIPE, "reformer_cls.yaml")
     assert "did you mean" in problem(tmp_path / "reformer_csl.yaml")
     assert "expected" not in problem(tmp_path / "nowhere" / "x.yaml")
@@ -155,12 +155,12 @@ def test_a_file_that_is_no_recipe_is_refused(write, tmp_path):
     assert "not UTF-8" in problem(tmp_path / "latin.yaml")
     assert "is a folder, not a recipe; next, if it holds data: toolkit recipe new " in problem(tmp_path)
     with (tmp_path / "huge.yaml").open("wb") as file:
-        file.truncate(2**40)  # nothing but holes
+        file.truncate(2**40)  # an empty sparse file
     assert problem(tmp_path / "huge.yaml").endswith(":1: a file of more than 4,194,304 bytes is no recipe")
 
 
 @pytest.mark.parametrize(
-    ("name", "stored", "said"),
+    ("name", "content", "expected_error"),
     [
         ("news.csv", b"label,text\n" + b"1,a b c\n" * 10_000, "is data, not a recipe"),
         ("news.csv", b"", "is data, not a recipe"),
@@ -173,12 +173,16 @@ def test_a_file_that_is_no_recipe_is_refused(write, tmp_path):
         ("texts.train", b"\xff", "is not UTF-8 text"),
     ],
 )
-def test_data_in_place_of_a_recipe_is_called_data(tmp_path, name, stored, said):
+def test_data_instead_of_a_recipe_is_recognized(tmp_path, name, content, expected_error):
     path = tmp_path / name
-    path.write_bytes(stored)
-    told = problem(path)
-    assert said in told and told.endswith(f"next: toolkit recipe new {path}") and len(told.splitlines()) == 1
-    assert len(told) < 200 + 2 * len(str(path))
+    path.write_bytes(content)
+    message = problem(path)
+    assert (
+        expected_error in message
+        and message.endswith(f"next: toolkit recipe new {path}")
+        and len(message.splitlines()) == 1
+    )
+    assert len(message) < 200 + 2 * len(str(path))
 
 
 def test_a_recipe_may_have_any_other_name(tmp_path):
@@ -187,7 +191,7 @@ def test_a_recipe_may_have_any_other_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stored", "line", "said"),
+    ("content", "line", "expected_error"),
     [
         (b"seed: 7\ndata:\n  text: gr\xf6\xdfe\n", 3, "is not UTF-8 text (byte 24); save it as UTF-8"),
         (b"\xef\xbb\xbfseed: 7\r\ndata:\r\n  text: \xff\r\n", 3, "is not UTF-8 text"),
@@ -203,12 +207,12 @@ def test_a_recipe_may_have_any_other_name(tmp_path):
     ],
     ids=["western", "mark", "old_mac", "utf-16", "bell", "zero", "version", "deep", "feed", "separator", "empty"],
 )  # fmt: skip
-def test_a_file_that_cannot_be_read_to_its_end_is_refused_at_a_line(tmp_path, stored, line, said):
+def test_a_file_that_cannot_be_read_to_its_end_is_refused_at_a_line(tmp_path, content, line, expected_error):
     path = tmp_path / "x.yaml"
-    path.write_bytes(stored)
-    told = problem(path).splitlines()
-    assert told[0].startswith(f"{path}:{line}: ") and said in told[0]
-    assert all(entry.startswith(f"{path}:") and entry.removeprefix(f"{path}:")[0].isdigit() for entry in told)
+    path.write_bytes(content)
+    error_lines = problem(path).splitlines()
+    assert error_lines[0].startswith(f"{path}:{line}: ") and expected_error in error_lines[0]
+    assert all(entry.startswith(f"{path}:") and entry.removeprefix(f"{path}:")[0].isdigit() for entry in error_lines)
 
 
 def test_a_hostile_file_is_refused_and_not_expanded(write):
@@ -232,7 +236,7 @@ def test_a_section_replaced_on_the_command_line_loses_its_lines(write):
     assert str(recipe.error("model.config.layer_norm_eps", "odd")).startswith("command line: ")
 
 
-def test_the_resolved_recipe_reads_back_the_same(write, tmp_path):
+def test_the_resolved_recipe_survives_a_round_trip(write, tmp_path):
     recipe = load_recipe(write(RECIPE), ['data.label="1e3"', "data.text='null'", "data.options.x=0.1"])
     again = load_recipe(write(recipe.to_yaml(), "resolved.yaml"))
     assert again.to_yaml() == recipe.to_yaml()
@@ -245,7 +249,7 @@ def test_infinity_in_a_free_section_survives(write):
     assert load_recipe(write(recipe.to_yaml(), "again.yaml")).data.options["x"] == -math.inf
 
 
-def test_a_path_is_looked_up_from_here_and_then_beside_the_recipe(write, tmp_path, monkeypatch):
+def test_a_path_is_relative_to_the_current_folder_or_to_the_recipe(write, tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     path = write(RECIPE, "there/x.yaml")
     (tmp_path / "there" / "a.json").touch()
@@ -261,24 +265,27 @@ def test_the_card_s_licence_and_languages_are_plain(write):
     recipe = load_recipe(write(RECIPE), ["card.license=apache-2.0", "card.language=[no, zh-Hant]"])
     assert (recipe.card.license, recipe.card.language) == ("apache-2.0", ["no", "zh-Hant"])
     path = write(f"{RECIPE}card:\n  license: |\n    MIT\n  language: [de, German language]\n")
-    said = problem(path).splitlines()
-    assert said[0].startswith(f"{path}:14: card.license: 'MIT\\n': string should match pattern")
-    assert said[1].startswith(f"{path}:16: card.language.1: 'German language': string should match")
+    error_lines = problem(path).splitlines()
+    assert error_lines[0].startswith(f"{path}:14: card.license: 'MIT\\n': string should match pattern")
+    assert error_lines[1].startswith(f"{path}:16: card.language.1: 'German language': string should match")
     assert "card.language: 'de': input should be a valid list" in problem(write(RECIPE), "card.language=de")
 
 
 def test_every_key_of_a_recipe_is_listed():
-    known = all_keys()
-    assert {"task", "seed", "data.max_length", "train.batch_size", "card.license"} <= set(known)
-    assert "data" not in known and len(set(known)) == len(known)
+    keys = all_keys()
+    assert {"task", "seed", "data.max_length", "train.batch_size", "card.license"} <= set(keys)
+    assert "data" not in keys and len(set(keys)) == len(keys)
 
 
-def test_a_recipe_is_as_it_was_read(write):
+def test_a_copy_with_values_does_not_change_the_recipe(write):
     recipe = load_recipe(write(RECIPE))
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         recipe.train.batch_size = 3
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         recipe.seed = 3
-    other = recipe.with_values({"train.batch_size": 3})
-    other.found.note("of the run")
-    assert (other.train.batch_size, recipe.found.notes[-1]) == (3, "of the run") and recipe.train.batch_size != 3
+    changed_recipe = recipe.with_values({"train.batch_size": 3})
+    changed_recipe.found.note("of the run")
+    assert (changed_recipe.train.batch_size, recipe.found.notes[-1]) == (
+        3,
+        "of the run",
+    ) and recipe.train.batch_size != 3

@@ -1,4 +1,4 @@
-"""`toolkit recipe list` and `copy`, and that an installed wheel has what they show."""
+"""Test `toolkit recipe list` and `copy`, and that an installed wheel has their recipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
 @pytest.fixture
 def run(command_line, monkeypatch, tmp_path):
-    """Run `toolkit ARGUMENTS` in an empty folder; gives exit status, stdout, stderr."""
+    """Return a function that runs `toolkit ARGUMENTS` in an empty folder and returns exit status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     return command_line
 
@@ -33,7 +33,7 @@ def test_the_command_lists_every_recipe(run):
     assert (status, err) == (0, "") and all(f" {name} " in out for name in NAMES)
 
 
-def test_a_copy_is_the_recipe_and_names_nothing_but_what_it_ships_with(run, tmp_path):
+def test_a_copy_equals_the_recipe_and_names_only_published_files(run, tmp_path):
     for name in NAMES:
         status, out, _ = run("recipe", "copy", name)
         assert status == 0 and out == f"wrote {name}.yaml; next: toolkit recipe check {name}.yaml\n"
@@ -46,7 +46,7 @@ def test_a_copy_is_the_recipe_and_names_nothing_but_what_it_ships_with(run, tmp_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "expected_error"),
     [
         (["ctrl_ml"], "ctrl_ml: no such recipe, did you mean ctrl_lm?"),
         (["../recipes/ctrl_lm"], "no such recipe"),
@@ -56,26 +56,26 @@ def test_a_copy_is_the_recipe_and_names_nothing_but_what_it_ships_with(run, tmp_
         (["ctrl_lm", "there.yaml/x.yaml"], "no file can be made there"),
     ],
 )
-def test_what_cannot_be_copied_is_one_line_and_nothing_is_written(run, tmp_path, arguments, expected):
+def test_an_impossible_copy_is_reported_in_one_line_and_nothing_is_written(run, tmp_path, arguments, expected_error):
     (tmp_path / "there.yaml").write_text("mine")
     (tmp_path / "dangling.yaml").symlink_to("elsewhere.yaml")
     status, _, err = run("recipe", "copy", *arguments)
-    assert status == 2 and expected in err and err.count("\n") == 1
+    assert status == 2 and expected_error in err and err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling.yaml", "there.yaml"]
     assert (tmp_path / "there.yaml").read_text() == "mine"
 
 
-def test_nothing_that_ships_names_a_folder_that_no_user_has():
+def test_published_files_name_no_private_folder():
     texts = [path for folder in ("recipes", "toolkit", "models") for path in (ROOT / folder).rglob("*")]
     for path in [ROOT / "README.md", *texts]:
         if path.suffix in (".md", ".yaml", ".py"):
             assert "../shared" not in path.read_text(encoding="utf-8"), path
 
 
-@pytest.mark.parametrize("asked", ["reformer_qa", "recipes/reformer_qa.yaml"])
-def test_a_recipe_that_ships_and_is_not_here_is_to_be_copied(run, tmp_path, asked):
-    shutil.copy(ROOT / "recipes" / "reformer_cls.yaml", tmp_path)  # alike, and not meant
-    status, _, err = run("recipe", "check", asked)
+@pytest.mark.parametrize("recipe_argument", ["reformer_qa", "recipes/reformer_qa.yaml"])
+def test_a_missing_published_recipe_is_refused_with_its_copy_command(run, tmp_path, recipe_argument):
+    shutil.copy(ROOT / "recipes" / "reformer_cls.yaml", tmp_path)  # similar, but another recipe
+    status, _, err = run("recipe", "check", recipe_argument)
     assert status == 2 and err.endswith("No such file or directory; it ships: toolkit recipe copy reformer_qa\n")
 
 
@@ -93,19 +93,21 @@ def test_a_wheel_has_the_recipes_and_every_module(tmp_path):
         inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
         wheel.extractall(site)
     folders = ("toolkit", "models", "recipes")
-    wanted = {path.relative_to(source) for name in folders for path in (source / name).rglob("*") if path.is_file()}
-    assert inside == {path.as_posix() for path in wanted if "__pycache__" not in path.parts}
+    source_files = {
+        path.relative_to(source) for name in folders for path in (source / name).rglob("*") if path.is_file()
+    }
+    assert inside == {path.as_posix() for path in source_files if "__pycache__" not in path.parts}
     empty = tmp_path / "empty"
     empty.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(site)}
     code = "import sys, toolkit.cli as cli; print(cli.__file__, file=sys.stderr); cli.main(sys.argv[1:])"
 
-    def installed(*arguments: str) -> str:
+    def run_installed(*arguments: str) -> str:
         command = [sys.executable, "-c", code, *arguments]
-        done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=True)
-        assert done.stderr.startswith(str(site))
-        return done.stdout
+        result = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=True)
+        assert result.stderr.startswith(str(site))
+        return result.stdout
 
-    assert all(f" {name} " in installed("recipe", "list") for name in ("ctrl_lm", "reformer_cls"))
-    installed("recipe", "copy", "reformer_cls")
-    assert installed("recipe", "check", "reformer_cls.yaml").endswith("reformer_cls.yaml: ok\n")
+    assert all(f" {name} " in run_installed("recipe", "list") for name in ("ctrl_lm", "reformer_cls"))
+    run_installed("recipe", "copy", "reformer_cls")
+    assert run_installed("recipe", "check", "reformer_cls.yaml").endswith("reformer_cls.yaml: ok\n")

@@ -1,4 +1,4 @@
-"""Whatever a recipe says: one line for each thing that is wrong, at its place; and what is accepted trains a step."""
+"""Test random recipes: each error is one line with its place, and an accepted recipe trains a step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from recipe_fuzz import Worker, likely_recipes, recipes
 from soak import times
 
 SEED = 20261122
-#: What every line of an error begins with.
+#: The beginning of every line of an error.
 PLACE = re.compile(r"(x\.yaml:\d+|command line)(: |$)")
 
 
 def examples(count: int):
-    """Settings of a search that shows each failure once, and neither shrinks nor remembers it: a recipe that ends the
-    worker takes seconds each time."""
+    """Return settings of a search that neither shrinks nor repeats failures, since each restart takes seconds."""
     return settings(
         max_examples=count,
         deadline=None,
@@ -33,45 +32,45 @@ def worker(tmp_path_factory):
     worker.close()
 
 
-def assert_said(told: dict, case: tuple) -> None:
-    """What is refused is refused by lines with their places, and nothing else happens."""
-    assert not {"traceback", "hung", "crashed"} & told.keys(), (told, case)
+def assert_refusal_has_places(answer: dict, case: tuple) -> None:
+    """Check that a refusal consists of lines with their places, and that nothing else happens."""
+    assert not {"traceback", "hung", "crashed"} & answer.keys(), (answer, case)
     for message in ("refused", "stopped"):
-        if message in told:
-            assert told["status"] == 2 or message == "stopped", (told, case)
-            lines = told[message].splitlines()
-            assert lines and all(map(str.isprintable, lines)), (told, case)
-            if told["status"] == 2:
-                assert all(map(PLACE.match, lines)), (told, case)
+        if message in answer:
+            assert answer["status"] == 2 or message == "stopped", (answer, case)
+            lines = answer[message].splitlines()
+            assert lines and all(map(str.isprintable, lines)), (answer, case)
+            if answer["status"] == 2:
+                assert all(map(PLACE.match, lines)), (answer, case)
 
 
-def tried(worker: Worker, strategy, train: bool, count: int) -> list[dict]:
+def try_recipes(worker: Worker, strategy, train: bool, count: int) -> list[dict]:
     answers = []
 
     @seed(SEED)
     @examples(count)
     @given(strategy)
     def trial(case) -> None:
-        told = worker.ask(*case, train)
-        assert_said(told, case)
-        answers.append(told)
+        answer = worker.ask(*case, train)
+        assert_refusal_has_places(answer, case)
+        answers.append(answer)
 
     trial()
     return answers
 
 
-def test_a_wrong_recipe_is_refused_in_lines_that_name_their_place(worker):
-    answers = tried(worker, recipes(), False, 100)
-    assert sum("refused" in told for told in answers) > len(answers) / 2
+def test_a_faulty_recipe_is_refused_in_lines_with_their_places(worker):
+    answers = try_recipes(worker, recipes(), False, 100)
+    assert sum("refused" in answer for answer in answers) > len(answers) / 2
 
 
 @pytest.mark.slow
-def test_many_wrong_recipes_are_refused_in_lines_that_name_their_place(worker):
-    answers = tried(worker, recipes(), False, times(700, 20000))
-    assert sum("refused" in told for told in answers) > len(answers) / 2
+def test_many_faulty_recipes_are_refused_in_lines_with_their_places(worker):
+    answers = try_recipes(worker, recipes(), False, times(700, 20000))
+    assert sum("refused" in answer for answer in answers) > len(answers) / 2
 
 
 @pytest.mark.slow
-def test_a_recipe_that_is_accepted_trains_a_step_or_says_why_not(worker):
-    answers = tried(worker, likely_recipes(), True, times(60, 2000))
-    assert sum("trained" in told for told in answers) > len(answers) / 4
+def test_an_accepted_recipe_trains_a_step_or_gives_the_reason(worker):
+    answers = try_recipes(worker, likely_recipes(), True, times(60, 2000))
+    assert sum("trained" in answer for answer in answers) > len(answers) / 4

@@ -8,7 +8,7 @@ from toolkit.run_folder.predictions import predictions_file, read_predictions, w
 
 
 @pytest.mark.parametrize(
-    ("value", "written"),
+    ("value", "expected_text"),
     [
         (0.123456789, "0.123457"),
         (1.0, "1"),
@@ -20,7 +20,7 @@ from toolkit.run_folder.predictions import predictions_file, read_predictions, w
         ("\ud800", "\\ud800"),
     ],
 )
-def test_a_value_is_written_as_it_can_be_read(tmp_path, value, written):
+def test_a_value_is_written_as_it_can_be_read(tmp_path, value, expected_text):
     path = predictions_file(tmp_path, "test")
     write_predictions(path, [{"row": 1, "found": value}, {"row": 2, "found": value}])
-    assert list(read_predictions(path)) == [{"row": str(row), "found": written} for row in (1, 2)]
+    assert list(read_predictions(path)) == [{"row": str(row), "found": expected_text} for row in (1, 2)]

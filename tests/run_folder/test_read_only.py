@@ -1,4 +1,4 @@
-"""Somebody else's run, which can be read and not written: what reads it reads it, and nothing is left in it."""
+"""Test a read-only run of another user: commands read it and leave nothing in it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from test_train import recipe_file, train  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
-#: Runs a command on a run; the same before on one of its own, so that all is imported by then: another user may not be
-#: allowed to read the Python that runs the tests.
+#: Runs a command on a run as another user. It first runs on the user's own run, so that all modules are imported:
+#: another user may not be allowed to read the Python of the tests.
 COMMAND = f"""
 import os, sys
 from toolkit import cli
@@ -43,7 +43,7 @@ sys.exit(leave(command, folder, *more))
 
 @pytest.fixture(scope="module")
 def place(recipe_file) -> Iterator[Path]:  # noqa: F811
-    """A folder that others may look into; pytest's are of its user alone."""
+    """Return a folder that other users may read, unlike the folders of pytest."""
     place = Path(tempfile.mkdtemp(prefix="read-only-"))
     try:
         place.chmod(0o755)
@@ -65,46 +65,48 @@ def place(recipe_file) -> Iterator[Path]:  # noqa: F811
 
 
 def ask(place: Path, command: str, *more: object, run: str = "run") -> tuple[int, str, str]:
-    """Status, output and errors of a command on a run that cannot be written."""
+    """Return status, output and errors of a command on a run that cannot be written."""
     arguments = [place / "own", place / run, place / "open" / "cache", command, *more]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", COMMAND, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
-    return done.returncode, *(said.partition("as nobody\n")[2] for said in (done.stdout, done.stderr))
+    return result.returncode, *(stream.partition("as nobody\n")[2] for stream in (result.stdout, result.stderr))
 
 
-def test_evaluate_measures_a_run_that_cannot_be_written_and_says_what_it_leaves(place):
-    before = everything_in(place / "run")
-    status, said, err = ask(place, "evaluate")
+def test_evaluate_measures_a_read_only_run_and_reports_the_unchanged_file(place):
+    initial_contents = everything_in(place / "run")
+    status, output, err = ask(place, "evaluate")
     assert (status, err) == (0, ""), err
-    assert "accuracy" in said and everything_in(place / "run") == before
-    left = place / "run" / "evaluation.json"
-    assert f"note: {left} is left as it is: {place / 'run'} cannot be written: Permission denied\n" in said
+    assert "accuracy" in output and everything_in(place / "run") == initial_contents
+    evaluation_file = place / "run" / "evaluation.json"
+    assert f"note: {evaluation_file} is left as it is: {place / 'run'} cannot be written: Permission denied\n" in output
 
 
-def test_predict_answers_from_a_run_that_cannot_be_written(place):
-    before = everything_in(place / "run")
-    status, said, err = ask(place, "predict", "--text", "cat dog")
-    assert (status, err) == (0, "") and "animals" in said and everything_in(place / "run") == before
+def test_predict_works_on_a_read_only_run(place):
+    initial_contents = everything_in(place / "run")
+    status, output, err = ask(place, "predict", "--text", "cat dog")
+    assert (status, err) == (0, "") and "animals" in output and everything_in(place / "run") == initial_contents
 
 
-def test_report_names_the_option_that_takes_the_page_elsewhere_and_that_option_does(place):
-    before = everything_in(place / "run")
+def test_report_suggests_an_output_option_that_works(place):
+    initial_contents = everything_in(place / "run")
     status, _, err = ask(place, "report")
-    refused = f"error: {place / 'run'}: cannot be written: Permission denied; to write the page elsewhere, add --output"
-    assert status == 2 and err.startswith(refused) and err.count("\n") == 1
+    expected_error = (
+        f"error: {place / 'run'}: cannot be written: Permission denied; to write the page elsewhere, add --output"
+    )
+    assert status == 2 and err.startswith(expected_error) and err.count("\n") == 1
     page = place / "open" / "page.html"
-    status, said, err = ask(place, "report", "--output", page)
-    assert (status, err, said) == (0, "", f"report: {page}\n")
+    status, output, err = ask(place, "report", "--output", page)
+    assert (status, err, output) == (0, "", f"report: {page}\n")
     text = page.read_text(encoding="utf-8")
     assert 'href="../run/predictions-test.csv"' in text
     assert text.replace("../run/", "") == (place / "run" / "report.html").read_text(encoding="utf-8")
     status, _, err = ask(place, "report", "--output", page)
     assert status == 2 and f"{page}: exists" in err
-    assert everything_in(place / "run") == before
+    assert everything_in(place / "run") == initial_contents
 
 
-def test_report_of_a_run_that_cannot_be_written_and_lacks_predictions_is_a_line(place):
+def test_report_of_a_read_only_run_without_predictions_is_refused_in_one_line(place):
     shutil.copytree(place / "own", place / "lacking")
     (place / "lacking" / "predictions-test.csv").unlink()
     (place / "lacking").chmod(0o555)
@@ -113,6 +115,6 @@ def test_report_of_a_run_that_cannot_be_written_and_lacks_predictions_is_a_line(
     assert "lacks predictions-test.csv, and cannot be written" in err and err.count("\n") == 1
 
 
-def test_export_of_a_run_that_cannot_be_written_names_another_place(place):
+def test_export_of_a_read_only_run_suggests_another_folder(place):
     status, _, err = ask(place, "export", "--format", "hf")
     assert status == 2 and err.count("\n") == 1 and "Permission denied" in err and "--output" in err

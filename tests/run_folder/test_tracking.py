@@ -348,8 +348,8 @@ def test_only_the_first_of_several_processes_has_a_wandb_run(tmp_path, logged_ou
 
 def test_without_wandb_in_the_recipe_it_is_not_imported():
     code = "import sys, toolkit.run_folder.tracking, toolkit.finetune.gate; print('wandb' in sys.modules)"
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert completed.stdout == "False\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"
 
 
 @pytest.mark.slow
@@ -408,8 +408,8 @@ def test_a_killed_and_resumed_run_is_one_wandb_run_with_every_step(recipe_file, 
         time.sleep(0.1)
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    completed = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert completed.returncode == 0 and "resuming" in completed.stdout and completed.stderr == ""
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0 and "resuming" in result.stdout and result.stderr == ""
     killed_run, resumed_run = offline_runs(folder)
     assert killed_run.id == resumed_run.id and resumed_run.exit_code == 0 and killed_run.exit_code != 0
     assert (killed_run.summary["gate/status"], resumed_run.summary["best/step"] % 20) == ("skipped: a test", 0)
