@@ -1,4 +1,4 @@
-"""Measures, in the test's process, the messages that the port's process would send."""
+"""Measure, in the test's process, the messages that the port's process would send."""
 
 from __future__ import annotations
 

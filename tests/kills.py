@@ -46,7 +46,7 @@ GATE = ("parity", "--model", "ctrl", "--layers", "1", "--length", "8", "n_embd=8
 
 
 def write_recipes(folder: Path) -> list[Path]:
-    """A small recipe of every task, with its data, in an empty folder."""
+    """Write a small recipe of every task, with its data, into an empty folder."""
     write_data(folder)
     recipes = []
     for name, content in BASES.items():

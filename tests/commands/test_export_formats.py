@@ -175,7 +175,7 @@ def test_texts_with_ambiguous_buckets_are_omitted_and_nan_always_fails():
     assert not compare_logits(PortLogits([ours], [exact], clear), [(changed_logits,)]).is_within_bounds
 
 
-def test_a_choice_within_rounding_is_detected_in_float64():
+def test_texts_with_a_choice_within_rounding_are_detected():
     mask = np.array([[1, 1], [1, 0]])
     exact = np.array([[[1.0, 0.5], [0.2, 0.9]], [[1.0, -0.2], [1.0, 1.0 - 1e-9]]]).reshape(2, 1, 2, 1, 2)
     shifted_scores = exact + 1e-8

@@ -99,7 +99,7 @@ def test_a_ctrl_predicts_the_same_with_less_padding(recipe_file, tmp_path):  # n
     ("source", "target"),
     [("a.tsv", "b.csv"), ("a.jsonl", "b.parquet"), ("a.json", "b.json"), ("a.parquet", "b.tsv"), ("a.txt", "b.csv")],
 )
-def test_files_of_every_kind_are_labelled(source, target, run, tmp_path):
+def test_files_of_every_format_are_labeled(source, target, run, tmp_path):
     if source == "a.txt":
         (tmp_path / source).write_text("cat dog\nsaw\n")
     else:
@@ -169,7 +169,7 @@ def test_a_full_disk_leaves_nothing_and_is_reported(run, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [source]
 
 
-def test_a_file_that_changes_meanwhile_is_not_labelled_in_part(run, tmp_path, monkeypatch):
+def test_a_file_that_changes_meanwhile_is_not_labeled_in_part(run, tmp_path, monkeypatch):
     source = write(tmp_path / "a.csv", [{"text": "cat"}] * 3)
     load = predict_file.load_run
     monkeypatch.setattr(predict_file, "load_run", lambda folder: (write(source, [{"text": "cat"}]), load(folder))[1])
@@ -303,7 +303,7 @@ def test_memory_does_not_grow_with_the_file(recipe_file, tmp_path):  # noqa: F81
     assert peaks[50_000] < peaks[5_000] + 25e6, peaks
 
 
-def test_texts_in_nested_columns_are_labelled(run, tmp_path):
+def test_texts_in_nested_columns_are_labeled(run, tmp_path):
     rows = [{"doc": {"body": "cat dog"}}, {"doc": None}, {"other": 1}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     output_rows, output = label(run, tmp_path / "a.jsonl", tmp_path / "b.jsonl", text_column="doc.body")
@@ -394,7 +394,7 @@ def test_an_unknown_encoding_or_delimiter_is_refused(run, name, options, expecte
         find_source_layout(load_recipe(run / "recipe.yaml"), Path(name), **options)
 
 
-def test_a_table_without_a_header_is_labelled_with_the_names_of_the_command_line(run, tmp_path, command_line):
+def test_a_table_without_a_header_is_labeled_with_names_of_the_command_line(run, tmp_path, command_line):
     (tmp_path / "a.txt").write_text("cat dog;1\n'pear; fig';2\n")
     options = ["--columns", "text,n", "--delimiter", ";", "--quote", "'"]
     status, _, errors = command_line(

@@ -188,7 +188,7 @@ def test_a_refusal_of_the_hub_is_reported_in_one_line(token, more, expected_erro
 
 
 @pytest.mark.slow
-def test_a_repository_that_may_only_be_read_and_a_hub_out_of_order(hub, run, push):
+def test_a_read_only_repository_and_a_broken_hub_are_reported(hub, run, push):
     hub.add("other/model", {"config.json": "{}"})
     status, _, (error,) = push(run, "other/model")
     assert status == 1 and "use a token with write access" in error

@@ -104,7 +104,7 @@ def test_texts_in_folders_of_splits_and_labels_keep_both(run, tmp_path, name):  
     assert run("recipe", "check", "films.yaml")[0] == 0
 
 
-def test_a_label_only_in_the_test_split_is_refused_at_its_line(run, tmp_path):  # noqa: F811
+def test_faulty_test_sources_are_refused_at_their_line(run, tmp_path):  # noqa: F811
     for split_name, label in (("train", "a"), ("train", "b"), ("test", "a"), ("test", "b")):
         write_texts(tmp_path / "x" / split_name / label, texts(10))
     assert run("recipe", "new", "x")[0] == 0

@@ -416,7 +416,7 @@ OPTIONS = {"length": 6, "temperature": 0.8, "top_k": None, "top_p": None, "beams
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["pairs", "multi_label", "answers", "entities"])
-def test_each_task_answers_as_its_command_and_in_a_browser(task, recipe_file, tmp_path):  # noqa: F811
+def test_each_task_answers_like_its_command_and_in_a_browser(task, recipe_file, tmp_path):  # noqa: F811
     run = make_run(task, tmp_path, recipe_file)
     rows = ROWS.get(task, [{"text": "cat dog"}, {"text": "saw"}])
     fields = {FIELD_OF_COLUMN.get(name, name): [row[name] for row in rows] for name in rows[0]}

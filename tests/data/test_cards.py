@@ -1,4 +1,4 @@
-"""The card of a folder of data, which the `datasets` library reads, too."""
+"""Test the card of a folder of data, which the `datasets` library also reads."""
 
 from __future__ import annotations
 

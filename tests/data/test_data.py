@@ -106,7 +106,7 @@ def test_csv_takes_empty_texts_and_the_word_na(tmp_path):
     assert splits["train"].features["label"].names == ["NA", "null"]
 
 
-def test_a_folder_of_data_files_works_as_a_hub_data_set_does(tmp_path):
+def test_a_folder_of_data_files_works_like_a_data_set_of_the_hub(tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()
     for split_name in ("train", "validation", "test"):

@@ -210,7 +210,7 @@ def everything_in(folder: Path) -> dict[str, bytes | str | None]:
 
 
 def leave(*arguments: object) -> int:
-    """Return the exit status of a command."""
+    """Run a command and return its exit status."""
     with pytest.raises(SystemExit) as exit_info:
         cli.main(list(map(str, arguments)))
     return exit_info.value.code or 0

@@ -115,7 +115,7 @@ MODELS = {
 
 @pytest.mark.parametrize("backward", MODELS)
 def test_a_recomputing_backward_uses_the_precision_of_its_forward(backward):
-    """Test that the backward pass runs outside of the forward's precision."""
+    """Test a backward pass that starts after the context of the forward's precision has ended."""
     model, loss_of = MODELS[backward]()
     model.train()
     uses_bfloat16 = []
@@ -216,7 +216,7 @@ def test_the_bound_in_bfloat16_is_the_references_own_error():
     assert not compare("output:a", exact, TensorStats([4], True, 1e-5, 1e-5, 1e-5), "bfloat16").passed
 
 
-def test_float64_decides_next_to_bfloat16_and_a_runs_precision_is_always_tested():
+def test_float64_is_added_to_bfloat16_and_a_runs_precision_is_included():
     assert dtypes_of("bfloat16") == ("float64", "bfloat16")
     assert dtypes_of("both") == ("float64", "float32")
     assert dtypes_of("all") == ("float64", "float32", "bfloat16") == dtypes_of("both", "bfloat16")

@@ -1,4 +1,4 @@
-"""A run that is killed, however often and wherever, ends with the bits of one that never was; nothing is left over."""
+"""Test that a killed run ends with the same bits as an uninterrupted run, and that nothing is left over."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def batch_for(family: str) -> dict[str, paddle.Tensor]:
 # -- the layer ------------------------------------------------------------------------------------------------------
 
 
-def test_new_factors_match_the_size_of_their_inputs_or_are_zero():
+def test_new_factors_keep_the_scale_of_inputs_and_start_at_zero():
     """Check that A x is about as large as x, and that B A x is 0."""
     table = {"layers.0.query.weight": Parameter((16, 4096), "linear"), "head.query.weight": Parameter((4, 4), "linear")}
     factors = dict(draw_adapter(table, LoRA(rank=8, alpha=16.0, dropout=0.0, targets=("query",)), 3))

@@ -105,7 +105,7 @@ def test_compiled_loops_are_counted_if_a_run_uses_them(device, expected_bytes, r
     assert step[kernels.COMPILED] == step[kernels.COMPOSED] * (SHARE_IN_LOOPS if expected_bytes else 1)
 
 
-def test_a_compiled_loss_keeps_no_scores():
+def test_a_compiled_loss_needs_less_memory_for_scores():
     name = "scores of the vocabulary"
     loss_bytes = [
         training_memory(
@@ -151,7 +151,7 @@ def test_memory_of_large_configurations_is_computed_without_allocation(keys, rec
     assert "about " in training and "about " in gate
 
 
-def test_the_estimate_of_the_published_ctrl_matches_its_measured_stages():
+def test_the_published_ctrl_goes_stage_by_stage_with_the_measured_memory():
     import numpy as np
 
     ids = np.ones((1, 256), np.int64)

@@ -105,7 +105,7 @@ def test_labels_as_long_as_a_text_are_not_padding():
 
 
 @pytest.mark.parametrize("model", ["reformer", "ctrl"])
-def test_at_most_all_padding_is_omitted(model):
+def test_the_equivalent_length_is_at_most_the_whole_length(model):
     config = vars(reformer(ReformerForSequenceClassification).config) if model == "reformer" else {}
     lengths = families.part(model, "lengths")
     assert [lengths.equivalent_length(config, length, WHOLE) for length in (89, WHOLE)] == (

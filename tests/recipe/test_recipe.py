@@ -261,7 +261,7 @@ def test_a_path_is_relative_to_the_current_folder_or_to_the_recipe(write, tmp_pa
     assert recipe.resolve("missing.json") == Path("missing.json")
 
 
-def test_the_card_s_licence_and_languages_are_plain(write):
+def test_the_card_s_license_and_languages_are_plain(write):
     recipe = load_recipe(write(RECIPE), ["card.license=apache-2.0", "card.language=[no, zh-Hant]"])
     assert (recipe.card.license, recipe.card.language) == ("apache-2.0", ["no", "zh-Hant"])
     path = write(f"{RECIPE}card:\n  license: |\n    MIT\n  language: [de, German language]\n")

@@ -124,7 +124,7 @@ def runs(tmp_path_factory):
 
 
 def flip(path: Path) -> None:
-    """Change bytes at a hundred positions at the start of a file."""
+    """Invert about a hundred bytes, spread evenly over a file."""
     content = bytearray(path.read_bytes())
     for place in range(0, len(content), max(1, len(content) // 100)):
         content[place] ^= 0xFF
@@ -230,7 +230,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def copy_run(run: Path, place: Path) -> Path:
-    """Copy a run, and change the paths in its files to the new folder."""
+    """Copy a run, and change the paths in its recipe to the new folder."""
     shutil.copytree(run, place)
     recipe = place / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace(str(run), str(place)))
@@ -238,7 +238,7 @@ def copy_run(run: Path, place: Path) -> Path:
 
 
 def named_in(folder: Path, name: str) -> str:
-    """Return the path of a file in the newest checkpoint or the newest best weights."""
+    """Return the name of a file, with NEWEST and BEST replaced by the folders of a checkpoint and of weights."""
     for word, pattern in (("NEWEST", "step-*"), ("BEST", "best-*")):
         if word in name:
             name = name.replace(word, max(path.name for path in folder.glob(f"checkpoints/{pattern}")))

@@ -1,4 +1,4 @@
-"""Rows of predictions as a file has them: figures with six digits, and texts that CSV can hold."""
+"""Test rows of predictions in files: numbers with six digits, and texts that CSV can hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolkit.run_folder.predictions import predictions_file, read_predictions, w
         ("\ud800", "\\ud800"),
     ],
 )
-def test_a_value_is_written_as_it_can_be_read(tmp_path, value, expected_text):
+def test_a_value_is_written_so_that_it_can_be_read(tmp_path, value, expected_text):
     path = predictions_file(tmp_path, "test")
     write_predictions(path, [{"row": 1, "found": value}, {"row": 2, "found": value}])
     assert list(read_predictions(path)) == [{"row": str(row), "found": expected_text} for row in (1, 2)]

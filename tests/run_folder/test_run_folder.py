@@ -145,7 +145,7 @@ def test_a_damaged_ledger_is_ignored(recipe, damage):
     assert partial_file.read_text() == "half"
 
 
-def test_checkpoints_of_a_killed_run_are_removed_when_it_is_finished(recipe):
+def test_leftover_checkpoints_of_a_finished_run_are_removed(recipe):
     begin(recipe)
     folder = recipe.output_dir
     (folder / "metrics.json").write_text("{}")

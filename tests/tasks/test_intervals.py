@@ -1,4 +1,4 @@
-"""Confidence intervals of metrics."""
+"""Test the confidence intervals of metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit.tasks.token_classification.linear_tagger import METHOD, tag_words
 
 
 @pytest.mark.parametrize("num_examples", [100, 1600])
-def test_the_interval_of_a_share_is_that_of_the_normal_distribution(num_examples):
+def test_the_interval_of_a_share_equals_that_of_the_normal_distribution(num_examples):
     is_correct = np.arange(num_examples) % 4 > 0  # 75%
     margin = 1.96 * np.sqrt(0.75 * 0.25 / num_examples)
     low, high = bootstrap_intervals(lambda rows: {"accuracy": is_correct[rows].mean()}, num_examples)["accuracy"]
@@ -36,7 +36,7 @@ def test_every_metric_of_texts_has_an_interval():
     assert 0.6 < intervals["accuracy"][0] < 0.8 < intervals["accuracy"][1] < 0.95
 
 
-def test_answerable_and_other_questions_have_intervals_of_their_own():
+def test_answerable_and_other_questions_have_separate_intervals():
     examples = [Example(str(n), "ab c", "q", ("ab",) if n % 2 else (), (0,) if n % 2 else ()) for n in range(40)]
     predictions = {item.id: "ab" if int(item.id) % 4 else "" for item in examples}
     scores, intervals = score(examples, predictions), score_intervals(examples, predictions)

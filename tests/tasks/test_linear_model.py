@@ -1,4 +1,4 @@
-"""The linear model that a run keeps if it is at least as good as the trained one."""
+"""Test the linear model that a run keeps if it is at least as good as the trained model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_most_frequent_features_are_kept(monkeypatch):
 
 @pytest.fixture
 def run_folder(tmp_path):
-    """A finished run of three labels that has kept a baseline, without a trained model."""
+    """Return a finished run of three labels that has kept a baseline, without a trained model."""
     texts = [f"{word} number {n}" for n in range(20) for word in ("red", "green", "blue")]
     targets = np.array([0, 1, 2] * 20)
     model = LinearModel.fit(texts, targets, "single_label", 3, has_pairs=False)
@@ -121,7 +121,7 @@ def test_a_damaged_baseline_is_reported_with_its_file(run_folder, name):
         predict(run_folder, QUIET, baseline=True, texts=["red"])
 
 
-def test_a_run_without_a_baseline_says_so(run_folder):
+def test_a_missing_baseline_is_reported(run_folder):
     for path in (run_folder / BASELINE).iterdir():
         path.unlink()
     (run_folder / BASELINE).rmdir()

@@ -282,7 +282,7 @@ def test_moved_entities_are_counted_in_a_note(tmp_path):
 # -- windows --------------------------------------------------------------------------------------------------------
 
 
-def test_each_word_is_labelled_once_at_its_first_token_far_from_the_edges():
+def test_each_word_is_labeled_once_at_its_first_token_far_from_the_edges():
     words = [f"w{number:03d}" for number in range(40)]
     text = " ".join(words)
     spans = [(5 * number, 5 * number + 4) for number in range(40)]

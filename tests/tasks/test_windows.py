@@ -55,7 +55,7 @@ def test_every_answer_survives_encoding_into_windows(tmp_path, length):
         assert windows.inexact() == []
 
 
-def test_a_window_is_question_separator_context_padding():
+def test_a_window_has_question_separator_context_and_padding():
     tokenizer = ByteTokenizer()
     windows = Windows([example("ab cd", "cd", "  Q?\n")], tokenizer, 12, 2, 5)
     (row,) = windows
