@@ -169,9 +169,9 @@ class ForkingPopen(subprocess.Popen):
             socket.send_fds(connection, [json.dumps(request).encode()], [writing, *streams, *pass_fds])
         os.close(writing)
         devnull = getattr(self, "_devnull", None)
-        for ours, theirs in ((p2cwrite, p2cread), (c2pread, c2pwrite), (errread, errwrite)):
-            if -1 not in (ours, theirs) and theirs != devnull:  # a pipe, and not a file of the caller's
-                os.close(theirs)
+        for parent_end, child_end in ((p2cwrite, p2cread), (c2pread, c2pwrite), (errread, errwrite)):
+            if -1 not in (parent_end, child_end) and child_end != devnull:  # a pipe, and not a file of the caller's
+                os.close(child_end)
         if devnull is not None:
             os.close(devnull)
         self._closed_child_pipe_fds = True
@@ -304,7 +304,7 @@ def _settings(request: Mapping[str, Any]) -> list[tuple[str, str]]:
     return sorted((name, value) for name, value in variables if name not in READ_LATER and name[:7] != "PYTEST_")
 
 
-def _make_template(request: Mapping[str, Any], ours: Sequence[socket.socket]) -> socket.socket:
+def _make_template(request: Mapping[str, Any], parent_sockets: Sequence[socket.socket]) -> socket.socket:
     """Start a template, a Python that imports the modules of a program and is forked; return the socket to it."""
     program = Program(**request["program"])
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -69,13 +69,13 @@ def finetune(recipe: Path, folder: Path, **options) -> subprocess.Popen:
     return toolkit("finetune", recipe, f"train.output_dir={folder}", "--skip-parity", "killed", **options)
 
 
-def kill(process: subprocess.Popen, seconds: float, how: int = signal.SIGKILL) -> bool:
+def kill(process: subprocess.Popen, seconds: float, signal_number: int = signal.SIGKILL) -> bool:
     """Send a signal to a process after some seconds; return False if it has ended before."""
     try:
         process.wait(seconds)
         return False
     except subprocess.TimeoutExpired:
-        process.send_signal(how)
+        process.send_signal(signal_number)
         process.wait(HANGS)
         return True
 
@@ -93,18 +93,18 @@ def run_with_kills(recipe: Path, folder: Path, kills: int, draws: random.Random)
     return num_kills
 
 
-def assert_same_bits(ours: Path, theirs: Path) -> None:
+def assert_same_bits(our_run: Path, their_run: Path) -> None:
     """Check that two finished runs have equal weights, metrics and files, apart from times."""
-    assert names(ours) == names(theirs)
+    assert names(our_run) == names(their_run)
     our_weights, their_weights = (
-        load_file(ours / "model/model.safetensors"),
-        load_file(theirs / "model/model.safetensors"),
+        load_file(our_run / "model/model.safetensors"),
+        load_file(their_run / "model/model.safetensors"),
     )
     assert our_weights.keys() == their_weights.keys()
     assert all(our_weights[name].tobytes() == their_weights[name].tobytes() for name in their_weights)
-    assert rows(ours) == rows(theirs)
-    for path in theirs.glob("predictions-*.csv"):
-        assert (ours / path.name).read_bytes() == path.read_bytes()
+    assert rows(our_run) == rows(their_run)
+    for path in their_run.glob("predictions-*.csv"):
+        assert (our_run / path.name).read_bytes() == path.read_bytes()
 
 
 def names(folder: Path) -> list[str]:
@@ -187,7 +187,7 @@ class GatedRun:
             time.sleep(0.002)
         assert process.returncode == 0, process.communicate()[1]
 
-    def stop(self, doing: str, after: float, how: int) -> StoppedRun | None:
+    def stop(self, doing: str, delay_seconds: float, signal_number: int) -> StoppedRun | None:
         """Send a signal some seconds after a stage has started, and check that nothing is left.
 
         Returns None if the run has ended before.
@@ -196,12 +196,12 @@ class GatedRun:
         while process.poll() is None and DOINGS.index(self.doing()) < DOINGS.index(doing):
             time.sleep(0.001)
         try:
-            process.communicate(timeout=after)
+            process.communicate(timeout=delay_seconds)
             return None
         except subprocess.TimeoutExpired:
             pass
         doing, began = self.doing(), time.monotonic()
-        process.send_signal(how)
+        process.send_signal(signal_number)
         try:
             _, errors = process.communicate(timeout=HANGS)
         finally:
@@ -236,19 +236,20 @@ class GatedRun:
         return "gate" if any((self.places / "TMPDIR").glob("parity-*")) else "start"
 
 
-def assert_stopped(stopped_run: StoppedRun, how: int) -> None:
+def assert_stopped(stopped_run: StoppedRun, signal_number: int) -> None:
     """Check that it printed one line and exited with the signal's status, or had already finished normally.
 
     A Python that has not run a line of ours is ended by the signal itself, or prints its own traceback.
     """
-    if stopped_run.doing == "start" and how == signal.SIGINT and of_python_alone(stopped_run.errors):
+    if stopped_run.doing == "start" and signal_number == signal.SIGINT and of_python_alone(stopped_run.errors):
         return
-    assert stopped_run.status in (128 + how, 0) or (stopped_run.status, stopped_run.doing) == (-how, "start"), (
-        stopped_run
-    )
-    name = signal.Signals(how).name
-    line = "interrupted\n" if how == signal.SIGINT else f"interrupted by {name}\n"
-    assert stopped_run.errors == (line if stopped_run.status == 128 + how else ""), stopped_run
+    assert stopped_run.status in (128 + signal_number, 0) or (stopped_run.status, stopped_run.doing) == (
+        -signal_number,
+        "start",
+    ), stopped_run
+    name = signal.Signals(signal_number).name
+    line = "interrupted\n" if signal_number == signal.SIGINT else f"interrupted by {name}\n"
+    assert stopped_run.errors == (line if stopped_run.status == 128 + signal_number else ""), stopped_run
 
 
 def of_python_alone(errors: str) -> bool:
@@ -256,7 +257,9 @@ def of_python_alone(errors: str) -> bool:
     return "Traceback" in errors and "KeyboardInterrupt" in errors and f"{ROOT}/toolkit/" not in errors
 
 
-def stop_at_random(count: int, how: int, seed: int, folder: Path, *options: object, report=print) -> list[StoppedRun]:
+def stop_at_random(
+    count: int, signal_number: int, seed: int, folder: Path, *options: object, report=print
+) -> list[StoppedRun]:
     """Stop complete runs at `count` random moments; each then resumes to the same result as an uninterrupted run."""
     recipe, draws, stopped_runs = long_recipe(folder), random.Random(seed), []
     whole_run = GatedRun(recipe, folder / "whole", *options)
@@ -267,11 +270,11 @@ def stop_at_random(count: int, how: int, seed: int, folder: Path, *options: obje
         run = GatedRun(recipe, folder / f"run-{number}", *options)
         if doing not in ("start", "gate"):  # its gate has passed before
             shutil.copytree(whole_run.places / "TOOLKIT_CACHE", run.places / "TOOLKIT_CACHE")
-        if (stopped_run := run.stop(doing, draws.uniform(0, whole_run.spans[doing]), how)) is None:
+        if (stopped_run := run.stop(doing, draws.uniform(0, whole_run.spans[doing]), signal_number)) is None:
             report(f"{doing}: it had ended")
             continue
         report(f"{stopped_run.doing}: {stopped_run.status} after {stopped_run.seconds:.2f} s")
-        assert_stopped(stopped_run, how)
+        assert_stopped(stopped_run, signal_number)
         if stopped_run.status:
             run.finish()
         assert_same_bits(run.folder, whole_run.folder)
@@ -397,10 +400,10 @@ if __name__ == "__main__":
     arguments = options.parse_args()
     if arguments.signals:
         with tempfile.TemporaryDirectory() as place:
-            how = signal.Signals[arguments.signal]
+            signal_number = signal.Signals[arguments.signal]
             stop_at_random(
                 arguments.signals,
-                how,
+                signal_number,
                 arguments.seed,
                 Path(place),
                 *arguments.options,

@@ -80,8 +80,8 @@ def decoder(
     rows, width = tokens[0], heads * depth
     past = room - 1 if has_mask else room - 3
     shapes = [tokens, [classes, width], [room + 2, width], layers * [layer(rows, heads, depth, inner, room)]]
-    ends = [[[width], [width]], [[classes, width], [classes]]]
-    return [*shapes, *ends, [rows, room] if has_mask else None, past, epsilon, 0.1]
+    output_layers = [[[width], [width]], [[classes, width], [classes]]]
+    return [*shapes, *output_layers, [rows, room] if has_mask else None, past, epsilon, 0.1]
 
 
 def reversible(
@@ -111,10 +111,10 @@ def reversible(
             hashing = [sorted_in, sorted_in, [heads, depth, rounds, sum(axes)], [len(axes)], sum(axes), rounds]
         parameters = [*norm, project, None if rounds else project, project, *maps]
         layers.append([cache, cache, *hashing, size, chunks_before, parameters])
-    ends = [[[2 * width], [2 * width]], [[2 * width, classes], [classes]]]
+    output_layers = [[[2 * width], [2 * width]], [[2 * width, classes], [classes]]]
     longest = math.lcm(*(size for size, *_ in kinds))
     padded_length = -(-(past + 1) // longest) * longest
-    return [tokens, [classes, width], [width], layers, *ends, past, padded_length, epsilon, epsilon, -1e5]
+    return [tokens, [classes, width], [width], layers, *output_layers, past, padded_length, epsilon, epsilon, -1e5]
 
 
 def attention(
@@ -311,14 +311,14 @@ class OneAfterAnother:
         self._engines.append(engine)
         return address
 
-    def parallel(self, address: int, packed_arguments: object, alone: int, flags: int) -> None:
+    def parallel(self, address: int, packed_arguments: object, is_single: int, flags: int) -> None:
         """Replace :data:`models.operations.loop_code._parallel`, and check that exactly one thread writes each cell."""
         run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         contents = [content for _, content in self._memory.held]
         initial_contents = [np.full_like(content, 255) for content in contents]
         results = [content.copy() for content in initial_contents]
         write_counts = [np.zeros(len(content), int) for content in contents]
-        self._team = alone or self.threads
+        self._team = is_single or self.threads
         for thread in range(self._team):
             self._thread = thread
             for content in contents:

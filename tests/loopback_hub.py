@@ -490,9 +490,9 @@ class _Handler(BaseHTTPRequestHandler):
         existing_files = repository.commits[self._commit(repository, revision)]
         files = []
         for file in json.loads(body)["files"]:
-            path, old = file["path"], existing_files.get(file["path"])
+            path, existing_file = file["path"], existing_files.get(file["path"])
             large = path.endswith(LFS_SUFFIXES) or file["size"] > LFS_BYTES
-            oid = {"oid": old.etag} if old else {}
+            oid = {"oid": existing_file.etag} if existing_file else {}
             files.append({"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False, **oid})
         self._json({"files": files})
 

@@ -269,12 +269,16 @@ def _known_keys(recipe: dict[str, Any]) -> list[str]:
         for keys in keys_by_owner.values()
         for key in keys
     }
-    own = {*recipe_keys.TASK_KEYS[task], *recipe_keys.MODEL_KEYS[model], *recipe_keys.OPTIMIZER_KEYS["adamw"]}
+    keys_of_recipe = {
+        *recipe_keys.TASK_KEYS[task],
+        *recipe_keys.MODEL_KEYS[model],
+        *recipe_keys.OPTIMIZER_KEYS["adamw"],
+    }
     config = part(model, "schema").DEFAULTS
     return sorted(
         key
         for key in LIKELY
-        if (key not in restricted_keys or key in own)
+        if (key not in restricted_keys or key in keys_of_recipe)
         and (not key.startswith("model.config.") or key.rpartition(".")[2] in config)
         and (key != "tokenizer.vocab_size" or model == "ctrl")
     )

@@ -251,8 +251,8 @@ def test_an_aborted_gate_leaves_no_report_of_an_earlier_one(
 def test_a_foreign_file_named_like_a_gates_is_reported_and_nothing_is_removed(run, tmp_path, name, kind):
     folder = tmp_path / "out" / "cpu"
     folder.mkdir(parents=True)
-    for file_name, begins in OF_A_GATE.items():
-        (folder / file_name).write_text(begins)
+    for file_name, first_line in OF_A_GATE.items():
+        (folder / file_name).write_text(first_line)
     path = folder / name
     path.unlink()
     if kind == "link":
@@ -270,8 +270,8 @@ def test_a_foreign_file_named_like_a_gates_is_reported_and_nothing_is_removed(ru
 def test_show_prints_a_recipe_that_loads_again(run, tmp_path):
     _, out, _ = run("recipe", "show", "recipes/reformer_cls.yaml", "seed=7")
     (tmp_path / "again.yaml").write_text(out)
-    status, again, _ = run("recipe", "show", tmp_path / "again.yaml")
-    assert status == 0 and again == out and "seed: 7" in out
+    status, second_output, _ = run("recipe", "show", tmp_path / "again.yaml")
+    assert status == 0 and second_output == out and "seed: 7" in out
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,10 @@ def values() -> dict[str, str]:
 
 @pytest.mark.parametrize("document", TEXTS)
 def test_a_document_quotes_the_current_code(document, values):
-    old = [place[0] for place in docs.PLACE.finditer(TEXTS[document]) if place[0] != docs.current(place[0], values)]
-    assert old == [], f"{document} quotes what has changed: run `make docs`"
+    outdated_quotations = [
+        place[0] for place in docs.PLACE.finditer(TEXTS[document]) if place[0] != docs.current(place[0], values)
+    ]
+    assert outdated_quotations == [], f"{document} quotes what has changed: run `make docs`"
 
 
 def test_every_quotation_is_used_and_every_marker_is_closed(values):

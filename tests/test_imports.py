@@ -73,8 +73,8 @@ def test_a_command_imports_only_heavy_packages_that_it_needs(action):
     result = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stderr[-2000:]
     marker, *imported_packages = result.stdout.splitlines()[-1].split()
-    assert marker == "IMPORTED" and not (odd := set(imported_packages) - allowed_packages), (
-        f"{action} imports {', '.join(sorted(odd))}"
+    assert marker == "IMPORTED" and not (unexpected_packages := set(imported_packages) - allowed_packages), (
+        f"{action} imports {', '.join(sorted(unexpected_packages))}"
     )
 
 

@@ -93,8 +93,8 @@ def test_both_readmes_have_the_same_sections_code_and_links(texts):
     english, chinese = texts
     assert headings(english) == headings(chinese), "README.md and README.zh.md have other sections"
     for extract in (code, links):
-        odd = extract(english) ^ extract(chinese)
-        assert not odd, f"in one of README.md and README.zh.md alone: {', '.join(sorted(odd))}"
+        differences = extract(english) ^ extract(chinese)
+        assert not differences, f"in one of README.md and README.zh.md alone: {', '.join(sorted(differences))}"
 
 
 def test_the_readmes_link_to_each_other_and_to_existing_files(folder, texts):

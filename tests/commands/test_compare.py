@@ -26,8 +26,8 @@ def write_run(folder: Path, accuracy: float | None = 0.8, digest: str | None = "
         values["train"][key] = value
     (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
     (folder / "versions.json").write_text(json.dumps({"numpy": "1.26", "flags": {"THREADS": folder.name}}))
-    rows = [{"step": step, "epoch": 1, "split": "validation", "loss": loss, "accuracy": right, "seconds": 1.0}
-            for step, loss, right in ROWS]  # fmt: skip
+    rows = [{"step": step, "epoch": 1, "split": "validation", "loss": loss, "accuracy": share, "seconds": 1.0}
+            for step, loss, share in ROWS]  # fmt: skip
     rows += [{"step": step, "epoch": 1, "split": "train", "loss": 3.0} for step in range(1, 31)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if digest is not None:
@@ -75,8 +75,8 @@ def test_figures_of_other_data_are_not_marked(tmp_path, capsys, monkeypatch):
     output = compare_runs(capsys, monkeypatch, first_run, second_run)
     assert "the test data are not the same, so figures on test cannot be compared" in output
     assert row(output, "test accuracy") == ["0.8", "0.9"] and row(output, "validation accuracy") == ["0.8", "0.9 *"]
-    old = write_run(tmp_path / "old", 0.7, None)
-    output = compare_runs(capsys, monkeypatch, first_run, old)
+    old_run = write_run(tmp_path / "old", 0.7, None)
+    output = compare_runs(capsys, monkeypatch, first_run, old_run)
     assert "whether the test data are the same is not recorded" in output
     assert row(output, "validation accuracy") == ["0.8", "0.7"] and row(output, "test")[1] == "30, digest unknown"
 

@@ -61,18 +61,25 @@ def test_an_unsuitable_version_is_a_fault_with_the_supported_range(
     requires = ["tokenizers<0.22,>=0.21"] if name == "paddlenlp" else []
     distribution(tmp_path, name, version, *requires)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (wrong,) = [finding for finding in versions.check_versions() if finding.description.startswith(name)]
-    assert wrong.state == "fault" and expected_text in wrong.description and wrong.remedy.startswith(expected_remedy)
+    (fault_finding,) = [finding for finding in versions.check_versions() if finding.description.startswith(name)]
+    assert (
+        fault_finding.state == "fault"
+        and expected_text in fault_finding.description
+        and fault_finding.remedy.startswith(expected_remedy)
+    )
 
 
 def test_the_other_distribution_with_a_folder_named_toolkit_is_a_fault(tmp_path, monkeypatch):
     distribution(tmp_path, "toolkit", "0.0.3")
     monkeypatch.syspath_prepend(str(tmp_path))
-    (wrong,) = [
+    (fault_finding,) = [
         finding for finding in versions.check_versions() if finding.description.startswith("the distribution toolkit")
     ]
-    assert wrong.state == "fault" and "toolkit 0.0.3 is installed, which overwrites files" in wrong.description
-    assert wrong.remedy.startswith("pip uninstall -y toolkit, then pip install -c constraints.txt -e '.[cpu,")
+    assert (
+        fault_finding.state == "fault"
+        and "toolkit 0.0.3 is installed, which overwrites files" in fault_finding.description
+    )
+    assert fault_finding.remedy.startswith("pip uninstall -y toolkit, then pip install -c constraints.txt -e '.[cpu,")
 
 
 def test_only_missing_packages_of_requirements_are_faults(tmp_path, monkeypatch):
@@ -339,8 +346,8 @@ def test_an_installation_without_torch(venv):
 @pytest.mark.slow
 def test_an_installation_with_wrong_versions_and_a_paddle_that_crashes(venv):
     for name, version in (("transformers", "4.30.0"), ("paddlenlp", "2.8.0")):
-        (old,) = venv.glob(f"{name}-*.dist-info")
-        old.unlink()
+        (dist_info,) = venv.glob(f"{name}-*.dist-info")
+        dist_info.unlink()
         distribution(venv, name, version)
     (venv / "paddle").unlink()
     (venv / "paddle").mkdir()

@@ -98,9 +98,11 @@ def test_jit_load_gives_equal_logits_for_repeated_and_other_batches(run, paddle_
     inputs = [paddle.to_tensor(batch[name]) for name in ("input_ids", "attention_mask")]
     with paddle.no_grad():
         calls = [loaded_graph(*inputs).numpy() for _ in range(2)]
-        alone = [loaded_graph(*(array[index : index + 1] for array in inputs)).numpy() for index in range(len(TEXTS))]
+        single_outputs = [
+            loaded_graph(*(array[index : index + 1] for array in inputs)).numpy() for index in range(len(TEXTS))
+        ]
     assert np.array_equal(*calls)
-    assert np.concatenate(alone) == pytest.approx(first, abs=1e-5)
+    assert np.concatenate(single_outputs) == pytest.approx(first, abs=1e-5)
 
 
 def test_a_folder_for_transformers_has_the_model_and_a_card_that_loads_it(run, tmp_path):
@@ -132,12 +134,12 @@ def test_a_device_instead_of_a_file_is_not_copied(run, tmp_path, form):
 def test_a_model_that_differs_by_more_than_rounding_is_removed(run, tmp_path, monkeypatch):
     import toolkit.commands.export.graph as graph
 
-    def wrong(folder, batches):
+    def run_wrong_graph(folder, batches):
         return [
             tuple(array + 1e-4 * np.abs(array).max() for array in outputs) for outputs in run_graph(folder, batches)
         ]
 
-    monkeypatch.setattr(graph, "run_graph", wrong)
+    monkeypatch.setattr(graph, "run_graph", run_wrong_graph)
     output = console()
     with pytest.raises(ParityDrift, match="not written: the exported model does not give the port's logits"):
         export_run(run, "paddle", tmp_path / "new" / "paddle", output, overwrite=False)
@@ -161,18 +163,20 @@ def test_only_an_export_is_replaced_on_request(run, tmp_path):
 
 def test_texts_with_ambiguous_buckets_are_omitted_and_nan_always_fails():
     exact = np.linspace(1, 2, 12).reshape(4, 3)
-    ours = (exact * (1 + 1e-7)).astype(np.float32)
-    changed_logits = ours.copy()
+    port_logits = (exact * (1 + 1e-7)).astype(np.float32)
+    changed_logits = port_logits.copy()
     changed_logits[1] += 0.5
     clear = np.array([True, False, True, True])
-    comparison = compare_logits(PortLogits([ours], [exact], clear), [(changed_logits,)])
+    comparison = compare_logits(PortLogits([port_logits], [exact], clear), [(changed_logits,)])
     assert comparison.is_within_bounds and (comparison.texts, comparison.left_out) == (3, 1)
-    assert not compare_logits(PortLogits([ours], [exact], np.ones(4, bool)), [(changed_logits,)]).is_within_bounds
     assert not compare_logits(
-        PortLogits([ours], [exact], np.zeros(4, bool)), [(changed_logits,)]
+        PortLogits([port_logits], [exact], np.ones(4, bool)), [(changed_logits,)]
+    ).is_within_bounds
+    assert not compare_logits(
+        PortLogits([port_logits], [exact], np.zeros(4, bool)), [(changed_logits,)]
     ).is_within_bounds  # too few: all are compared
     changed_logits[0, 0] = np.nan
-    assert not compare_logits(PortLogits([ours], [exact], clear), [(changed_logits,)]).is_within_bounds
+    assert not compare_logits(PortLogits([port_logits], [exact], clear), [(changed_logits,)]).is_within_bounds
 
 
 def test_texts_with_a_choice_within_rounding_are_detected():

@@ -118,7 +118,7 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def theirs(model, tmp_path_factory) -> list[list[int]]:
+def reference_texts(model, tmp_path_factory) -> list[list[int]]:
     return generate_with_reference(REFERENCE, model, PROMPTS, CASES, tmp_path_factory.mktemp("model"))
 
 
@@ -126,16 +126,16 @@ def theirs(model, tmp_path_factory) -> list[list[int]]:
     ("use_cache", "step"),
     [(True, 3), *(pytest.param(use_cache, 1, marks=pytest.mark.slow) for use_cache in (True, False))],
 )
-def test_greedy_and_beam_search_equal_the_reference(model, theirs, use_cache, step):
+def test_greedy_and_beam_search_equal_the_reference(model, reference_texts, use_cache, step):
     """Compare a third of the cases in the fast lane; the next test compares the scores without the cache."""
     scores = NextToken(model, use_cache=use_cache)
-    cases = list(zip(itertools.product(PROMPTS, CASES), theirs, strict=True))
+    cases = list(zip(itertools.product(PROMPTS, CASES), reference_texts, strict=True))
     for (prompt, case), reference in cases[::step]:
-        ours = list(generate(scores, prompt, Decoding(**case)))
-        assert ours == reference, (prompt, case)
+        generated_tokens = list(generate(scores, prompt, Decoding(**case)))
+        assert generated_tokens == reference, (prompt, case)
     # Otherwise the comparison would prove little:
-    assert len({tuple(tokens) for tokens in theirs}) > 60
-    assert sum(len(tokens) > 1 and len(set(tokens)) > 1 and tokens[-1] in STOPS for tokens in theirs) > 20
+    assert len({tuple(tokens) for tokens in reference_texts}) > 60
+    assert sum(len(tokens) > 1 and len(set(tokens)) > 1 and tokens[-1] in STOPS for tokens in reference_texts) > 20
 
 
 def test_the_cache_changes_no_score(model):
@@ -179,12 +179,12 @@ def test_decoding_token_by_token_equals_the_model(dtype, rounding):
             going_on(token)
 
 
-@pytest.mark.parametrize("how", ["plainly", "as a layer"])
-def test_padding_on_the_left_does_not_change_the_text(how, monkeypatch):
+@pytest.mark.parametrize("implementation", ["plainly", "as a layer"])
+def test_padding_on_the_left_does_not_change_the_text(implementation, monkeypatch):
     """Check that padding has positions, as in the reference, and that its tokens do not matter."""
     from models.ctrl import continuation
 
-    if how == "as a layer":
+    if implementation == "as a layer":
         monkeypatch.setattr(continuation, "_has_plain_layers", lambda model: False)
     model = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=2, dff=16, n_positions=12))
     model.eval()
@@ -266,15 +266,17 @@ def test_a_reformer_generates_like_the_reference(layers, caches, their_cache, sa
     model = reformer(layers)
     assert max_text_length(model) == (48 if "lsh" in layers else 56)
     program = REFORMER_REFERENCE.replace("use_cache=False", f"use_cache={their_cache}")
-    theirs = generate_with_reference(program, model, REFORMER_PROMPTS, REFORMER_CASES, tmp_path)
-    for (prompt, case), reference in zip(itertools.product(REFORMER_PROMPTS, REFORMER_CASES), theirs, strict=True):
+    reference_texts = generate_with_reference(program, model, REFORMER_PROMPTS, REFORMER_CASES, tmp_path)
+    for (prompt, case), reference in zip(
+        itertools.product(REFORMER_PROMPTS, REFORMER_CASES), reference_texts, strict=True
+    ):
         for use_cache in caches:
             assert list(generate(NextToken(model, use_cache=use_cache), prompt, Decoding(**case))) == reference, (
                 prompt,
                 case,
             )
-    assert sum(len(set(tokens)) > 4 for tokens in theirs) >= 4, theirs
-    assert any(tokens[-1] == REFORMER_STOP for tokens in theirs), theirs
+    assert sum(len(set(tokens)) > 4 for tokens in reference_texts) >= 4, reference_texts
+    assert any(tokens[-1] == REFORMER_STOP for tokens in reference_texts), reference_texts
 
 
 def test_chunks_of_the_scores_change_no_token():
@@ -360,21 +362,21 @@ def test_samples_follow_the_distribution_and_the_seed():
     samples = list(generate(lambda rows, parents: chain(np.zeros_like(rows)), [0], decoding))
     frequencies = np.bincount(samples, minlength=4) / 4000
     np.testing.assert_allclose(frequencies, [0.1 / 0.99, 0.5 / 0.99, 0.39 / 0.99, 0], atol=0.03)
-    again = [list(generate(chain, [0], Decoding(20, sample=True, seed=seed))) for seed in (1, 1, 2)]
-    assert again[0] == again[1] != again[2]
+    texts_by_seed = [list(generate(chain, [0], Decoding(20, sample=True, seed=seed))) for seed in (1, 1, 2)]
+    assert texts_by_seed[0] == texts_by_seed[1] != texts_by_seed[2]
 
 
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 @pytest.mark.parametrize("family", ["ctrl", "reformer"])
-@pytest.mark.parametrize("wrong", [-1, 50])
-def test_a_token_beyond_the_vocabulary_is_refused_before_anything_is_read(wrong, family):
+@pytest.mark.parametrize("wrong_token", [-1, 50])
+def test_a_token_beyond_the_vocabulary_is_refused_before_anything_is_read(wrong_token, family):
     ctrl = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=1, dff=24, n_positions=9))
     model = ctrl if family == "ctrl" else reformer(["lsh"], dtype="float32")
     model.eval()
     with paddle.no_grad():
         _, going_on = model.begin(paddle.to_tensor([[1, 2]]))
-        with pytest.raises(IndexError, match=f"token {wrong} is none of 50"):
-            going_on(paddle.to_tensor([[wrong]]))
+        with pytest.raises(IndexError, match=f"token {wrong_token} is none of 50"):
+            going_on(paddle.to_tensor([[wrong_token]]))
 
 
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
@@ -408,6 +410,6 @@ def test_the_compiled_loop_decodes_a_few_texts_like_paddles_products(texts, voca
     compiled_results = run_steps()
     assert ran == ([texts] * 74 if texts <= continuation.MAX_COMPILED_TEXTS else [])
     monkeypatch.setattr(continuation, "MAX_COMPILED_TEXTS", 0)
-    for ours, paddle_results in zip(compiled_results, run_steps(), strict=True):
-        for compiled_tensor, paddle_tensor in zip(ours, paddle_results, strict=True):
+    for compiled_tensors, paddle_results in zip(compiled_results, run_steps(), strict=True):
+        for compiled_tensor, paddle_tensor in zip(compiled_tensors, paddle_results, strict=True):
             np.testing.assert_allclose(compiled_tensor, paddle_tensor, rtol=1e-5, atol=3e-6)

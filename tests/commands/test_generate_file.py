@@ -49,8 +49,8 @@ def test_each_prompt_is_continued_as_in_isolation(kind, changed_options, request
     ) and "note" not in output
     for number, row in enumerate(output_rows):
         options = {**OPTIONS, **changed_options, "seed": changed_options.get("seed", 0) + number}
-        alone = generate_text(folder, console(), None, row["prompt"], **options)
-        assert (row["id"], row["generated_text"]) == (f"{number:03}", alone)
+        expected_text = generate_text(folder, console(), None, row["prompt"], **options)
+        assert (row["id"], row["generated_text"]) == (f"{number:03}", expected_text)
     if "seed" in changed_options:
         assert len({row["generated_text"] for row in output_rows if row["prompt"] == "one"}) > 1
 
@@ -63,8 +63,8 @@ def test_files_of_every_kind_are_continued(source, target, reformer_run, tmp_pat
         write(tmp_path / source, [{"prompt": "one"}, {"prompt": "two"}])
     output_rows, _ = generate(reformer_run, tmp_path / source, tmp_path / target)
     assert [row.get("prompt", row.get("text")) for row in output_rows] == ["one", "two"]
-    alone = [generate_text(reformer_run, console(), None, prompt, **OPTIONS) for prompt in ("one", "two")]
-    assert [row["generated_text"] for row in output_rows] == alone
+    expected_texts = [generate_text(reformer_run, console(), None, prompt, **OPTIONS) for prompt in ("one", "two")]
+    assert [row["generated_text"] for row in output_rows] == expected_texts
 
 
 def test_a_table_without_a_header_and_with_other_quotes_is_read_with_options(reformer_run, tmp_path, command_line):  # noqa: F811
@@ -75,8 +75,8 @@ def test_a_table_without_a_header_and_with_other_quotes_is_read_with_options(ref
     output_rows = read(tmp_path / "b.csv")
     assert status == 0 and "2 rows" in output, error
     assert [(row["id"], row["prompt"]) for row in output_rows] == [("1", "two; six"), ("2", "one")]
-    alone = [generate_text(reformer_run, console(), None, row["prompt"], **OPTIONS) for row in output_rows]
-    assert [row["generated_text"] for row in output_rows] == alone
+    expected_texts = [generate_text(reformer_run, console(), None, row["prompt"], **OPTIONS) for row in output_rows]
+    assert [row["generated_text"] for row in output_rows] == expected_texts
 
 
 def test_rows_without_a_prompt_or_space_get_no_text_and_are_counted(reformer_run, tmp_path):  # noqa: F811
@@ -91,12 +91,12 @@ def test_an_interrupted_file_leaves_nothing(reformer_run, tmp_path, monkeypatch)
     source, batches = write(tmp_path / "a.csv", [{"prompt": prompt} for prompt in PROMPTS]), []
 
     def interrupt(*arguments):
-        batches.append(together(*arguments))
+        batches.append(generate_together(*arguments))
         if len(batches) == 2:
             raise KeyboardInterrupt
         return batches[-1]
 
-    together = module.generate_together
+    generate_together = module.generate_together
     monkeypatch.setattr(module, "generate_together", interrupt)
     with pytest.raises(KeyboardInterrupt):
         generate(reformer_run, source, tmp_path / "b.csv")

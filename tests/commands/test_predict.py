@@ -56,8 +56,8 @@ def test_odd_texts_are_predicted_too_and_a_cut_text_is_marked(run):  # noqa: F81
 def test_a_prediction_does_not_depend_on_other_texts(run):  # noqa: F811
     loaded_run = load_run(run)
     texts = ["cat dog cow", "saw axe file", "pear fig plum kiwi"] * 7  # more than a batch
-    together = [prediction.label for prediction in classify(loaded_run, texts)]
-    assert together == [classify(loaded_run, [text])[0].label for text in texts]
+    batch_labels = [prediction.label for prediction in classify(loaded_run, texts)]
+    assert batch_labels == [classify(loaded_run, [text])[0].label for text in texts]
 
 
 def test_an_unfinished_run_is_refused_with_the_command_to_resume(run, tmp_path):  # noqa: F811

@@ -65,14 +65,14 @@ def label(run: Path, source: Path, target: Path, overwrite: bool = False, **colu
     return read(target), output.file.getvalue()
 
 
-def assert_same_as_alone(run: Path, texts: list[str], rows: list[dict]) -> None:
+def assert_same_as_single_texts(run: Path, texts: list[str], rows: list[dict]) -> None:
     """Check that each row has the same prediction as its text has with --text."""
     loaded_run = load_run(run)
     for text, row in zip(texts, rows, strict=True):
-        (alone,) = classify(loaded_run, [text])
-        assert row["predicted_label"] == alone.label
+        (prediction,) = classify(loaded_run, [text])
+        assert row["predicted_label"] == prediction.label
         scores = [float(row[name]) for name in NEW[1:]]
-        assert scores == pytest.approx([alone.probability, *alone.probabilities], abs=ROUNDING)
+        assert scores == pytest.approx([prediction.probability, *prediction.probabilities], abs=ROUNDING)
 
 
 def test_each_row_gets_the_prediction_of_its_text(run, tmp_path, monkeypatch):
@@ -82,7 +82,7 @@ def test_each_row_gets_the_prediction_of_its_text(run, tmp_path, monkeypatch):
     assert [list(row) for row in output_rows] == [["id", "text", *NEW]] * len(rows)
     assert [{key: row[key] for key in ("id", "text")} for row in output_rows] == rows
     assert sum(output_rows[0][name] for name in NEW[2:]) == pytest.approx(1)
-    assert_same_as_alone(run, TEXTS, output_rows)
+    assert_same_as_single_texts(run, TEXTS, output_rows)
     assert "b.jsonl: 24 rows in " in output
     assert "note: 3 rows have a text longer than 64 tokens, which was cut: 6, 14, 22\n" in output
 
@@ -92,7 +92,7 @@ def test_a_ctrl_predicts_the_same_with_less_padding(recipe_file, tmp_path):  # n
     model = "model={name: ctrl, config: {n_layer: 1, n_embd: 32, n_head: 2, dff: 32, n_positions: 64}}"
     folder = train(recipe_file, tmp_path / "ctrl", model, "tokenizer.vocab_size=70", "train.max_steps=2")
     rows = [{"text": text} for text in TEXTS]
-    assert_same_as_alone(folder, TEXTS, label(folder, write(tmp_path / "a.csv", rows), tmp_path / "b.csv")[0])
+    assert_same_as_single_texts(folder, TEXTS, label(folder, write(tmp_path / "a.csv", rows), tmp_path / "b.csv")[0])
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_files_of_every_format_are_labeled(source, target, run, tmp_path):
         write(tmp_path / source, [{"text": "cat dog", "n": "01"}, {"text": "saw", "n": "2"}])
     output_rows, _ = label(run, tmp_path / source, tmp_path / target)
     assert [row["text"] for row in output_rows] == ["cat dog", "saw"]
-    assert_same_as_alone(run, ["cat dog", "saw"], output_rows)
+    assert_same_as_single_texts(run, ["cat dog", "saw"], output_rows)
 
 
 def test_rows_without_a_text_stay_without_a_label_and_are_counted(run, tmp_path, monkeypatch):
@@ -308,7 +308,7 @@ def test_texts_in_nested_columns_are_labeled(run, tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     output_rows, output = label(run, tmp_path / "a.jsonl", tmp_path / "b.jsonl", text_column="doc.body")
     assert output_rows[0]["doc"] == {"body": "cat dog"}
-    assert_same_as_alone(run, ["cat dog"], output_rows[:1])
+    assert_same_as_single_texts(run, ["cat dog"], output_rows[:1])
     assert [row["predicted_label"] for row in output_rows[1:]] == [None, None] and "2 rows have no text: 2, 3" in output
 
 
@@ -341,7 +341,7 @@ def test_a_file_is_read_in_the_encoding_of_the_recipe_or_of_the_command_line(run
         layout = {"encoding": encoding, "delimiter": "|"}
         output_rows, output = label(run, source, tmp_path / "b.jsonl", overwrite=True, layout=layout)
         assert [row["text"] for row in output_rows] == WORDS and "note" not in output
-    assert_same_as_alone(run, WORDS, output_rows)
+    assert_same_as_single_texts(run, WORDS, output_rows)
     (tmp_path / "a.tsv").write_text(f"text,n\n{rows.replace(';', ',')}", encoding="utf-8")
     output_rows, _ = label(run, tmp_path / "a.tsv", tmp_path / "b.jsonl", overwrite=True, layout={"delimiter": ","})
     assert [row["text"] for row in output_rows] == WORDS
@@ -403,7 +403,7 @@ def test_a_table_without_a_header_is_labeled_with_names_of_the_command_line(run,
     assert status == 0, errors
     rows = read(tmp_path / "b.csv")
     assert [(row["text"], row["n"]) for row in rows] == [("cat dog", "1"), ("pear; fig", "2")]
-    assert_same_as_alone(run, ["cat dog", "pear; fig"], rows)
+    assert_same_as_single_texts(run, ["cat dog", "pear; fig"], rows)
 
 
 def test_a_tab_may_be_written_with_a_backslash(run):

@@ -109,9 +109,11 @@ def test_faulty_test_sources_are_refused_at_their_line(run, tmp_path):  # noqa: 
         write_texts(tmp_path / "x" / split_name / label, texts(10))
     assert run("recipe", "new", "x")[0] == 0
     recipe_text = (tmp_path / "x.yaml").read_text()
-    wrong = recipe_text.replace('    a: "x/test', '    c: "x/test').replace("    a: x/test", "    c: x/test")
-    assert wrong != recipe_text
-    (tmp_path / "x.yaml").write_text(wrong)
+    text_with_wrong_label = recipe_text.replace('    a: "x/test', '    c: "x/test').replace(
+        "    a: x/test", "    c: x/test"
+    )
+    assert text_with_wrong_label != recipe_text
+    (tmp_path / "x.yaml").write_text(text_with_wrong_label)
     status, _, err = run("recipe", "check", "x.yaml")
     assert status == 2 and "'c'" in err and err.startswith("error: x.yaml:")
     write_texts(tmp_path / "x/test/c", texts(3))

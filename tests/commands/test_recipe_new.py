@@ -359,8 +359,8 @@ def test_two_recipes_pretrain_on_texts_and_start_from_their_model(run, tmp_path)
         for line in Path(path).read_text().splitlines():
             assert not line or line.endswith(":") or "# " in line
     assert run("recipe", "new", "few.csv", "-o", "own.yaml", "--pretrain", "few.csv")[0] == 0
-    own = load_recipe("own-pretrain.yaml").data
-    assert own.files and (own.files.train, own.text) == ("few.csv", "text")
+    own_data = load_recipe("own-pretrain.yaml").data
+    assert own_data.files and (own_data.files.train, own_data.text) == ("few.csv", "text")
 
 
 def test_both_recipes_train_one_after_the_other(run, tmp_path):

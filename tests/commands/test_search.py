@@ -117,11 +117,11 @@ def test_an_interrupted_search_ends_with_the_same_result(finished_search, recipe
     assert trials_of(folder) == trials_of(finished_search[0])
     assert "trial-002" not in output.partition("┏")[0]
     best = json.loads((folder / "search.json").read_text())["best"]
-    ours, theirs = (
+    resumed_metrics, expected_metrics = (
         json.loads((search_folder / best / "metrics.json").read_text())["test"]
         for search_folder in (folder, finished_search[0])
     )
-    assert ours == theirs
+    assert resumed_metrics == expected_metrics
     assert "is a finished run" in run(recipe_file, folder, 5, *ranges)
 
 
@@ -150,9 +150,9 @@ def test_one_gate_covers_a_shape_and_the_best_trial_has_a_separate_gate(gate, re
     assert gate.requests[2].training.learning_rate == load_recipe(folder / "best.yaml").train.learning_rate
     first = {number: f"trial-{hashes.index(number):03}" for number in (1, 2)}
     for trial, number in zip(trials, hashes, strict=True):
-        own = trial["name"] == first[number]
+        is_first_of_shape = trial["name"] == first[number]
         [statement, *_] = [start["passed"] for start in read_starts(folder / trial["name"])]
-        assert statement == f"{'' if own else f'of {first[number]}: '}parity: 158 tensors agree"
+        assert statement == f"{'' if is_first_of_shape else f'of {first[number]}: '}parity: 158 tensors agree"
     best_statement = parity_statement(read_starts(folder / best))
     assert best_statement.startswith("The parity gate passed before training") and "of trial-" not in best_statement
 
@@ -221,7 +221,12 @@ def test_default_ranges_are_around_the_values_of_the_recipe(recipe_file):  # noq
     dropout = [f"model.config.{name}_prob=0..0.3" for name in ("hidden_dropout", "local_attention_probs_dropout")]
     assert default_options(recipe) == ["train.learning_rate=0.0008..0.02", "train.max_steps=20,40,80", *dropout]
     space = parse_space(default_options(recipe), recipe_file, ())
-    assert [over.encode_setting(value_of(recipe, over.key)) for over in space] == [4e-3, "40", 0.1, 0.05]
+    assert [search_range.encode_setting(value_of(recipe, search_range.key)) for search_range in space] == [
+        4e-3,
+        "40",
+        0.1,
+        0.05,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +279,7 @@ def change_search(folder: Path, **fields: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "expected_error"),
     [
         ({"name": "../victim"}, "trials.4.name: '../victim' should be trial-004"),
         ({"name": "trial-003"}, "trials.4.name: 'trial-003' should be trial-004"),
@@ -294,7 +299,7 @@ def test_a_search_file_with_a_wrong_field_is_named_and_nothing_is_removed(
     tmp_path,
     command_line,
     fields,
-    says,
+    expected_error,
 ):
     folder = tmp_path / "search"
     copy_search(finished_search[0], folder)
@@ -314,7 +319,9 @@ def test_a_search_file_with_a_wrong_field_is_named_and_nothing_is_removed(
         "--skip-parity",
         "a test",
     )
-    assert status == 2 and says in error and str(folder / "search.json") in error and error.count("\n") == 1, error
+    assert (
+        status == 2 and expected_error in error and str(folder / "search.json") in error and error.count("\n") == 1
+    ), error
     assert victim.read_text() == "mine"
 
 

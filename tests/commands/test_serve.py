@@ -138,9 +138,9 @@ def test_the_page_loads_nothing_and_has_a_label_for_its_input(url):
 def test_concurrent_requests_each_get_their_own_answer(url):
     texts = [" ".join(words[:2]) for words in WORDS.values()] * 4
     with ThreadPoolExecutor(len(texts)) as clients:
-        together = list(clients.map(lambda text: ask(f"{url}/predict", {"text": text}), texts))
-    assert together == [ask(f"{url}/predict", {"text": text}) for text in texts]
-    assert len({json.dumps(answer) for answer in together}) == len(WORDS)
+        concurrent_answers = list(clients.map(lambda text: ask(f"{url}/predict", {"text": text}), texts))
+    assert concurrent_answers == [ask(f"{url}/predict", {"text": text}) for text in texts]
+    assert len({json.dumps(answer) for answer in concurrent_answers}) == len(WORDS)
 
 
 def test_a_port_in_use_and_an_unknown_host_are_reported_in_one_line(run, url, command_line):
@@ -487,5 +487,5 @@ def look_at(url: str, fields: dict, expected_text: str | None, folder: Path) -> 
     else:
         assert answer.count("<tr") == len(WORDS) and f'<p class="said">{expected_text or ""}' in answer
     if shutil.which("curl"):
-        again = subprocess.run(["bash", "-c", blocks_by_id["shell"]], capture_output=True, text=True)
-        assert json.loads(again.stdout) == response, blocks_by_id["shell"]
+        shell = subprocess.run(["bash", "-c", blocks_by_id["shell"]], capture_output=True, text=True)
+        assert json.loads(shell.stdout) == response, blocks_by_id["shell"]

@@ -133,8 +133,8 @@ def test_a_test_split_is_held_out_with_the_same_share_of_each_label(recipe):
         "test": {0: 8, 1: 2},
     }
     assert len({text for part in splits.values() for text in part["text"]}) == 100
-    alone = classification.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
-    assert alone["validation"]["text"][:] == splits["validation"]["text"][:]
+    splits_without_test = classification.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
+    assert splits_without_test["validation"]["text"][:] == splits["validation"]["text"][:]
 
 
 def test_validation_is_held_out_evenly_and_repeatably(recipe):
@@ -157,8 +157,8 @@ def test_a_limit_draws_rows_by_the_seed_and_keeps_their_order(recipe):
         assert splits["train"]["text"][:] != splits["validation"]["text"][:]
         return splits["train"]["text"][:]
 
-    first, again, other_seed = draw_texts(), draw_texts(), draw_texts("seed=7")
-    assert first == again == sorted(first) and len(set(first)) == 10
+    first, repeated, other_seed = draw_texts(), draw_texts(), draw_texts("seed=7")
+    assert first == repeated == sorted(first) and len(set(first)) == 10
     assert first != other_seed and first != [row["text"] for row in rows[:10]]
 
 
@@ -289,11 +289,11 @@ def test_tokens_are_computed_once_for_the_same_content(recipe, monkeypatch):
     classification.prepare(loaded_recipe, tokenizer, classification.load_splits(recipe()))
     assert calls == []
     changed_rows = [dict(ROWS[0], text="another text"), *ROWS[1:]]
-    again = classification.prepare(
+    repeated_examples = classification.prepare(
         loaded_recipe, tokenizer, classification.load_splits(recipe(train=changed_rows, validation=ROWS))
     )
     assert calls == [20]
-    assert tokenizer.decode(again.train[0]["input_ids"]) == "another text"
+    assert tokenizer.decode(repeated_examples.train[0]["input_ids"]) == "another text"
     classification.prepare(recipe(overrides=("data.max_length=16",)), tokenizer, splits)
     assert calls == [20, 20]  # train and validation hold the same rows
 
@@ -377,8 +377,8 @@ def test_rows_of_built_in_data_are_cached_unchanged(tmp_path, monkeypatch):
     generated_rows = cldr_languages.load(cldr_languages.Options.model_validate(recipe.data.options))
     first = load_built_in(recipe, cldr_languages.__name__)
     monkeypatch.setattr(cldr_languages, "load", None)  # cached rows are not generated again
-    again = load_built_in(recipe, cldr_languages.__name__)
-    for cached_rows in (first, again):
+    repeated_rows = load_built_in(recipe, cldr_languages.__name__)
+    for cached_rows in (first, repeated_rows):
         assert list(cached_rows) == list(generated_rows)
         for split_name, rows in generated_rows.items():
             assert (

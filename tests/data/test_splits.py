@@ -362,10 +362,14 @@ def test_data_sets_of_the_hub_load_and_load_again_without_the_hub(tmp_path):
             {"README.md": CARD.format("csv"), "train.csv": NUMBER_LIKE_ROWS, "dev.csv": NUMBER_LIKE_ROWS},
             kind="dataset",
         )
-        glue, missing, wrong, wrong_split_error, csv = load(hub.environment(tmp_path / "home"), recipes)
+        glue, missing_config_error, wrong_config_error, wrong_split_error, csv = load(
+            hub.environment(tmp_path / "home"), recipes
+        )
         assert glue == expected_sst2
-        assert missing.endswith("missing.yaml:3: data.config: missing; a/glue has the configurations sst2, cola")
-        assert wrong.endswith(
+        assert missing_config_error.endswith(
+            "missing.yaml:3: data.config: missing; a/glue has the configurations sst2, cola"
+        )
+        assert wrong_config_error.endswith(
             "wrong.yaml:6: data.config: sst-2: a/glue has no such configuration; it has sst2, cola, did you mean sst2?"
         )
         assert wrong_split_error.endswith("other.yaml:7: data.splits.validation: a/glue has no split dev; it has train")

@@ -138,8 +138,8 @@ def test_only_files_of_the_rows_are_requested_and_the_rows_are_cached(hub, hub_c
     assert not list(home.rglob("*-of-*"))  # the client has stored no shard
     changed_repository = hub.repositories["dataset", "a/csv"]
     changed_repository.commit({"data/train.csv": "text,label\nnew,a\n"})
-    old = hub_client.send(write_recipe(LIMITS + f"  revision: {first['commit']}\n", "a/csv"))
-    assert old["rows"] == first["rows"] and fetched_files(hub) == set()
+    old_answer = hub_client.send(write_recipe(LIMITS + f"  revision: {first['commit']}\n", "a/csv"))
+    assert old_answer["rows"] == first["rows"] and fetched_files(hub) == set()
     changed_repository.refs["main"] = first["commit"]
     offline = Client(hub, home, TOOLKIT_CACHE=str(home.parent / "cache"), HF_HUB_OFFLINE="1")
     hub.requests.clear()

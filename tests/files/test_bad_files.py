@@ -223,7 +223,7 @@ HARMLESS = {
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory) -> Callable[[str], Path]:
+def valid_files(tmp_path_factory) -> Callable[[str], Path]:
     """Return a function that gives the folder of valid files of a kind, written once."""
     folders: dict[str, Path] = {}
 
@@ -266,15 +266,15 @@ def outcome(load: Callable[[Path], object], folder: Path) -> str | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_good_file_loads(good, tmp_path, kind):
-    folder = Path(shutil.copytree(good(kind), tmp_path / "x"))
+def test_a_good_file_loads(valid_files, tmp_path, kind):
+    folder = Path(shutil.copytree(valid_files(kind), tmp_path / "x"))
     assert outcome(KINDS[kind].load, folder) is None
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_file_is_named_in_one_line(good, tmp_path, capfd, kind, name):
-    folder = Path(shutil.copytree(good(kind), tmp_path / "x"))
+def test_a_bad_file_is_named_in_one_line(valid_files, tmp_path, capfd, kind, name):
+    folder = Path(shutil.copytree(valid_files(kind), tmp_path / "x"))
     damage(folder / KINDS[kind].file, name)
     capfd.readouterr()  # `datasets` shows a progress bar on its first write
     message = outcome(KINDS[kind].load, folder)
@@ -288,8 +288,8 @@ def test_a_bad_file_is_named_in_one_line(good, tmp_path, capfd, kind, name):
 
 
 @pytest.mark.parametrize("place", ["../secret.safetensors", "/etc/secret.safetensors", "a/b.safetensors", "x.bin", 3])
-def test_an_index_may_not_name_files_outside_its_folder(good, tmp_path, place):
-    folder = Path(shutil.copytree(good("an index"), tmp_path / "x"))
+def test_an_index_may_not_name_files_outside_its_folder(valid_files, tmp_path, place):
+    folder = Path(shutil.copytree(valid_files("an index"), tmp_path / "x"))
     save_file({"a": np.zeros(1, np.float32)}, tmp_path / "x" / "secret.safetensors")
     (folder / KINDS["an index"].file).write_text(json.dumps({"weight_map": {"classifier.dense.weight": place}}))
     message = outcome(KINDS["an index"].load, folder)

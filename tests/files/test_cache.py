@@ -284,9 +284,9 @@ def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkey
         name.parent.mkdir(parents=True)
         name.write_text(f"{kind}/{'a' * 32}\n")
     (outside / "mine").write_text("mine")
-    ours = [create_entry("tokens", "b" * 32), create_entry("parity", "key")]
-    (ours[0] / "out").symlink_to(outside)
-    (ours[1] / "manifest.json").write_text("damaged")
+    own_entries = [create_entry("tokens", "b" * 32), create_entry("parity", "key")]
+    (own_entries[0] / "out").symlink_to(outside)
+    (own_entries[1] / "manifest.json").write_text("damaged")
     hub = place / "huggingface" / "hub" / "models--x" / "blobs" / ("c" * 32)
     foreign_files = [place / "tokens" / "notes.txt", place / "weights" / "best" / "entry.txt", place / "note", hub]
     for path in foreign_files:
@@ -300,15 +300,15 @@ def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkey
     )
     for path in (young, abandoned_draft, empty):
         path.mkdir()
-    for path in (young, abandoned_draft, theirs := place / "tokens" / ".unfinished-draft"):
+    for path in (young, abandoned_draft, foreign_draft := place / "tokens" / ".unfinished-draft"):
         path.mkdir(exist_ok=True)
         (path / "text").write_text("mine")
-    foreign_files.append(theirs / "text")
-    for path in (abandoned_draft, empty, theirs):
+    foreign_files.append(foreign_draft / "text")
+    for path in (abandoned_draft, empty, foreign_draft):
         os.utime(path, (time.time() - DAY,) * 2)
     status, output = command(capsys, "clear")
     assert status == 0 and f"{place}: removed 4 entries, " in output
-    assert not any(path.exists() for path in (*ours, abandoned_draft, empty)) and young.is_dir()
+    assert not any(path.exists() for path in (*own_entries, abandoned_draft, empty)) and young.is_dir()
     assert all(path.read_text() == "mine" for path in (*foreign_files, outside / "mine"))
     assert all(name.is_file() for name in outside_files.values())
     assert (place / "rows").is_symlink() and (place / "tokens" / ("a" * 32)).is_symlink()
@@ -316,12 +316,14 @@ def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkey
 
 def test_older_than_compares_the_last_use(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
-    old, used = create_entry("tokens", "old"), create_entry("tokens", "used")
-    for folder in (old, used):
+    old_entry, used_entry = create_entry("tokens", "old"), create_entry("tokens", "used")
+    for folder in (old_entry, used_entry):
         used_days_ago(folder, 10)
-    assert cache.find_entry("tokens", "used") == used
-    assert [entry.path for entry in clear_cache(tmp_path, older_than=9).removed_entries] == [old] and used.is_dir()
-    assert [entry.path for entry in clear_cache(tmp_path, older_than=0).removed_entries] == [used]
+    assert cache.find_entry("tokens", "used") == used_entry
+    assert [entry.path for entry in clear_cache(tmp_path, older_than=9).removed_entries] == [
+        old_entry
+    ] and used_entry.is_dir()
+    assert [entry.path for entry in clear_cache(tmp_path, older_than=0).removed_entries] == [used_entry]
 
 
 def test_entries_in_use_stay_until_the_run_ends(tmp_path, monkeypatch, capsys):

@@ -100,12 +100,12 @@ def test_no_deleting_function_is_imported_by_name():
 @pytest.fixture
 def run_with_a_link(tmp_path) -> Path:
     """Return the folder of a run with a file, and with links to a foreign file and folder."""
-    folder, theirs = tmp_path / "run", tmp_path / "theirs"
-    for place in (folder / "logs", theirs):
+    folder, foreign_folder = tmp_path / "run", tmp_path / "theirs"
+    for place in (folder / "logs", foreign_folder):
         place.mkdir(parents=True)
         (place / "rank-1.log").write_text("mine")
-    (folder / "linked-file").symlink_to(theirs / "rank-1.log")
-    (folder / "linked-folder").symlink_to(theirs)
+    (folder / "linked-file").symlink_to(foreign_folder / "rank-1.log")
+    (folder / "linked-folder").symlink_to(foreign_folder)
     return folder
 
 
@@ -183,7 +183,7 @@ GATE = ("parity", "--model", "ctrl", "--layers", "1", "--length", "8", "n_embd=8
 
 
 @pytest.fixture(params=["alike", "with a recipe", "with a recipe and metrics", "with a report", "with a log", "locked"])
-def theirs(request, tmp_path) -> Path:
+def foreign_folder(request, tmp_path) -> Path:
     """Return a foreign folder."""
     names_by_kind = {"with a report": ("parity/junit.xml",), "with a log": ("logs/rank-1.log",), "locked": (".lock",)}
     names = list(names_by_kind.get(request.param, LOOKALIKES))
@@ -217,54 +217,61 @@ def leave(*arguments: object) -> int:
 
 
 @pytest.mark.parametrize("more", [(), ("--processes", "2")])
-def test_finetune_refuses_a_foreign_folder_and_changes_nothing(recipe_file, theirs, capfd, more):  # noqa: F811
-    initial_contents = everything_in(theirs)
-    assert leave("finetune", recipe_file, f"train.output_dir={theirs}", "--skip-parity", "a test", *more) == 2
-    assert capfd.readouterr().err.count("\n") == 1 and everything_in(theirs) == initial_contents
+def test_finetune_refuses_a_foreign_folder_and_changes_nothing(recipe_file, foreign_folder, capfd, more):  # noqa: F811
+    initial_contents = everything_in(foreign_folder)
+    assert leave("finetune", recipe_file, f"train.output_dir={foreign_folder}", "--skip-parity", "a test", *more) == 2
+    assert capfd.readouterr().err.count("\n") == 1 and everything_in(foreign_folder) == initial_contents
 
 
-def test_finetune_new_trains_next_to_a_foreign_folder(recipe_file, theirs):  # noqa: F811
-    initial_contents = everything_in(theirs)
+def test_finetune_new_trains_next_to_a_foreign_folder(recipe_file, foreign_folder):  # noqa: F811
+    initial_contents = everything_in(foreign_folder)
     short = ("train.max_steps=1", "--skip-parity", "a test", "--new")
-    assert leave("finetune", recipe_file, f"train.output_dir={theirs}", *short) == 0
-    assert (theirs.with_name("theirs-2") / "metrics.json").is_file() and everything_in(theirs) == initial_contents
+    assert leave("finetune", recipe_file, f"train.output_dir={foreign_folder}", *short) == 0
+    assert (foreign_folder.with_name("theirs-2") / "metrics.json").is_file() and everything_in(
+        foreign_folder
+    ) == initial_contents
 
 
-def test_commands_with_an_output_keep_a_foreign_folder_unchanged(run, theirs, capfd):  # noqa: F811
-    initial_contents = everything_in(theirs)
-    rows = theirs.parent / "rows.csv"
+def test_commands_with_an_output_keep_a_foreign_folder_unchanged(run, foreign_folder, capfd):  # noqa: F811
+    initial_contents = everything_in(foreign_folder)
+    rows = foreign_folder.parent / "rows.csv"
     rows.write_text("text,label\ncat dog,animals\n")
     name = next(name for name, content in initial_contents.items() if isinstance(content, bytes))
     for arguments in (
-        ("export", run, "--format", "hf", "--output", theirs),
-        ("export", run, "--format", "hf", "--output", theirs, "--overwrite"),
-        ("predict", run, "--input", rows, "--output", theirs),
-        ("predict", run, "--input", rows, "--output", theirs, "--overwrite"),
-        ("predict", run, "--input", rows, "--output", theirs / name),
-        ("parity", "record", *GATE[1:], "-o", theirs),
-        ("recipe", "copy", "reformer_cls", theirs / name),
-        ("recipe", "new", rows, "--output", theirs / name),
+        ("export", run, "--format", "hf", "--output", foreign_folder),
+        ("export", run, "--format", "hf", "--output", foreign_folder, "--overwrite"),
+        ("predict", run, "--input", rows, "--output", foreign_folder),
+        ("predict", run, "--input", rows, "--output", foreign_folder, "--overwrite"),
+        ("predict", run, "--input", rows, "--output", foreign_folder / name),
+        ("parity", "record", *GATE[1:], "-o", foreign_folder),
+        ("recipe", "copy", "reformer_cls", foreign_folder / name),
+        ("recipe", "new", rows, "--output", foreign_folder / name),
     ):
         assert leave(*arguments) == 2, arguments
         err = capfd.readouterr().err
-        assert err.count("\n") == 1 and err.startswith("error: ") and everything_in(theirs) == initial_contents, (
+        assert (
+            err.count("\n") == 1 and err.startswith("error: ") and everything_in(foreign_folder) == initial_contents
+        ), (
             arguments,
             err,
         )
 
 
-def test_a_gate_adds_its_report_to_a_foreign_folder_and_changes_nothing(theirs, capfd):
+def test_a_gate_adds_its_report_to_a_foreign_folder_and_changes_nothing(foreign_folder, capfd):
     """Check that a file with the name of a report is reported."""
-    initial_contents = everything_in(theirs)
-    status = leave(*GATE, "--output", theirs)
+    initial_contents = everything_in(foreign_folder)
+    status = leave(*GATE, "--output", foreign_folder)
     if "cpu/junit.xml" in initial_contents:
-        assert status == 2 and f"{theirs / 'cpu' / 'junit.xml'}: is not of an earlier gate" in capfd.readouterr().err
+        assert (
+            status == 2
+            and f"{foreign_folder / 'cpu' / 'junit.xml'}: is not of an earlier gate" in capfd.readouterr().err
+        )
     else:
-        assert status == 0 and (theirs / "cpu" / "parity.json").is_file()
+        assert status == 0 and (foreign_folder / "cpu" / "parity.json").is_file()
     assert {
-        name: content for name, content in everything_in(theirs).items() if name in initial_contents
+        name: content for name, content in everything_in(foreign_folder).items() if name in initial_contents
     } == initial_contents
-    assert (set(everything_in(theirs)) == set(initial_contents)) == (status == 2)
+    assert (set(everything_in(foreign_folder)) == set(initial_contents)) == (status == 2)
 
 
 def test_a_folder_that_is_not_an_export_is_not_replaced(run, tmp_path, capfd):  # noqa: F811

@@ -55,9 +55,9 @@ def refusal(folder: Path, file: str, kind: str) -> str:
     """Return the error of a check of a file, without the file's name."""
     with pytest.raises(UserError) as error_info:
         check_data(recipe_of(folder, file, kind))
-    begins = f"{folder / 'x.yaml'}:3: data.files.train: {folder / file}"
-    assert str(error_info.value).startswith(begins) and "\n" not in str(error_info.value)
-    return str(error_info.value).removeprefix(begins)
+    prefix = f"{folder / 'x.yaml'}:3: data.files.train: {folder / file}"
+    assert str(error_info.value).startswith(prefix) and "\n" not in str(error_info.value)
+    return str(error_info.value).removeprefix(prefix)
 
 
 # -- names ----------------------------------------------------------------------------------------------------------

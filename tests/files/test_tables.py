@@ -203,8 +203,10 @@ def test_a_faulty_file_is_reported_in_one_line_with_its_row(name, content, expec
 def test_a_damaged_parquet_file_is_reported_in_one_line(tmp_path):
     valid_content = write(tmp_path / "a.parquet", ROWS).read_bytes()
     (tmp_path / "cut.parquet").write_bytes(valid_content[: len(valid_content) // 2])
-    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
-    pq.write_table(pa.table({"text": bad}), tmp_path / "bytes.parquet")
+    invalid_texts = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
+    )
+    pq.write_table(pa.table({"text": invalid_texts}), tmp_path / "bytes.parquet")
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "numbers.parquet")
     for name, expected_error in {
         "cut": "cannot be read: .*[Pp]arquet",

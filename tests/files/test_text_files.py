@@ -252,11 +252,11 @@ def test_an_east_asian_encoding_is_recognized_by_the_decoded_text(tmp_path, enco
 def test_two_equally_likely_encodings_are_both_shown_for_a_choice(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes("text,label\n汤盐锅,盐锅\n盐汤锅,汤锅\n".encode("gbk"))
-    right = (
+    expected_error = (
         r"is not utf-8 \(byte 11\); it may be gb18030 \('汤盐锅,盐锅'\) or .* \('.*'\): "
         "set --encoding to the one that reads right, if either does$"
     )
-    with pytest.raises(UserError, match=right):
+    with pytest.raises(UserError, match=expected_error):
         inspect_data(path)
     data_files = inspect_data(path, {"encoding": "gbk"})
     assert data_files.encoding == "gbk" and data_files.rows[0] == {"text": "汤盐锅", "label": "盐锅"}

@@ -69,11 +69,11 @@ def test_a_product_multiplies_rounded_numbers_forward_and_backward(draw):
         "left": (left_factor.grad, low_grad @ low_y),
         "right": (right_factor.grad, low_grad.transpose(0, 2, 1) @ low_x),
     }
-    for name, (ours, exact) in expected_values.items():
-        assert ours.dtype == paddle.float32 and is_rounded(ours.numpy()), name
+    for name, (port_value, exact) in expected_values.items():
+        assert port_value.dtype == paddle.float32 and is_rounded(port_value.numpy()), name
         # The last bit of nearly cancelling sums depends on float32; no product is off by more than one unit.
-        np.testing.assert_allclose(ours.numpy(), round_to_bfloat16(exact), rtol=2.0**-7, atol=1e-6, err_msg=name)
-        assert (ours.numpy() == round_to_bfloat16(exact)).mean() > 0.99, name
+        np.testing.assert_allclose(port_value.numpy(), round_to_bfloat16(exact), rtol=2.0**-7, atol=1e-6, err_msg=name)
+        assert (port_value.numpy() == round_to_bfloat16(exact)).mean() > 0.99, name
 
 
 def test_a_linear_layer_adds_its_bias_in_float32(draw):
@@ -92,8 +92,10 @@ def test_softmax_layer_norm_and_loss_stay_in_float32(draw):
     norm = ops.LayerNorm(32)
     with precision.cast_to_bfloat16():
         bfloat16_results = [ops.softmax(x), norm(x), ops.cross_entropy(x, labels)]
-    for ours, plain in zip(bfloat16_results, (ops.softmax(x), norm(x), ops.cross_entropy(x, labels)), strict=True):
-        np.testing.assert_array_equal(ours.numpy(), plain.numpy())
+    for bfloat16_result, float32_result in zip(
+        bfloat16_results, (ops.softmax(x), norm(x), ops.cross_entropy(x, labels)), strict=True
+    ):
+        np.testing.assert_array_equal(bfloat16_result.numpy(), float32_result.numpy())
 
 
 def reformer_loss(model, backward: str):
@@ -208,9 +210,12 @@ def test_a_gate_without_a_comparison_of_single_operations_is_noted(trace):
 
 def test_the_bound_in_bfloat16_is_the_references_own_error():
     noise = {"float64": [1e-16], "float32": [1e-7], "bfloat16": [1e-3, 2e-3]}
-    theirs = TensorRecord([4], True, 1.0, 1.0, 1.0, noise=noise, noise_max=noise)
+    reference_record = TensorRecord([4], True, 1.0, 1.0, 1.0, noise=noise, noise_max=noise)
     for error, is_passed in ((5e-3, True), (7e-3, False)):
-        assert compare("output:a", theirs, TensorStats([4], True, error, error, error), "bfloat16").passed == is_passed
+        assert (
+            compare("output:a", reference_record, TensorStats([4], True, error, error, error), "bfloat16").passed
+            == is_passed
+        )
     # A tensor without a product has only float32's noise, and gets no extra bound for bfloat16.
     exact = TensorRecord([4], True, 1.0, 1.0, 1.0, noise={key: [1e-8] for key in noise}, noise_max=noise)
     assert not compare("output:a", exact, TensorStats([4], True, 1e-5, 1e-5, 1e-5), "bfloat16").passed
@@ -266,13 +271,13 @@ def test_a_cpu_trains_in_bfloat16_with_master_weights_in_float32_and_resumes_bit
     for name, value in float32_weights.items():
         assert not np.array_equal(bfloat16_weights[name], value), name
 
-    ends, interruptions = ScheduleCallback.on_step_end, []
+    original_step_end, interruptions = ScheduleCallback.on_step_end, []
 
     def on_step_end(self, args, state, control, **others):
         if state.global_step == 4 and not interruptions:
             interruptions.append(True)
             signal.raise_signal(signal.SIGTERM)
-        return ends(self, args, state, control, **others)
+        return original_step_end(self, args, state, control, **others)
 
     monkeypatch.setattr(ScheduleCallback, "on_step_end", on_step_end)
     with pytest.raises(SignalInterrupt):

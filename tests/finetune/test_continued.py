@@ -89,14 +89,14 @@ SAME_STEPS = (
 
 
 @pytest.mark.parametrize(
-    ("how", "optimizer"), [("finished", "adamw"), ("finished", "adafactor"), ("interrupted", "adamw")]
+    ("ending", "optimizer"), [("finished", "adamw"), ("finished", "adafactor"), ("interrupted", "adamw")]
 )
-def test_with_the_same_schedule_it_equals_one_long_run_bit_for_bit(recipe_file, tmp_path, continue_run, how, optimizer):  # noqa: F811
+def test_with_the_same_schedule_it_equals_one_long_run(recipe_file, tmp_path, continue_run, ending, optimizer):  # noqa: F811
     (tmp_path / "two.csv").write_text("text,label\ncat dog cat,animals\nfig,fruit\n")
     files = f"data.files={{train: {tmp_path}/two.csv, validation: {tmp_path}/two.csv}}"
     shared_options = (*SAME_STEPS, files, f"train.optimizer={optimizer}")
     long = train(recipe_file, tmp_path / "long", *shared_options, "train.max_steps=6")
-    if how == "finished":
+    if ending == "finished":
         first = train(recipe_file, tmp_path / "first", *shared_options, "train.max_steps=3")
     else:
         first = train_until(3, recipe_file, tmp_path / "first", *shared_options, "train.max_steps=9")
@@ -239,11 +239,11 @@ def check_rows(
             np.testing.assert_array_equal(initial_weights[name], value, err_msg=name)
     for name in HEAD:
         assert len(initial_weights[name]) == len(rows)
-        for own, row in zip(initial_weights[name], rows, strict=True):
+        for initial_row, row in zip(initial_weights[name], rows, strict=True):
             if row is not None:
-                np.testing.assert_array_equal(own, saved_weights[name][row])
+                np.testing.assert_array_equal(initial_row, saved_weights[name][row])
             else:
-                assert not any(np.array_equal(own, saved_row) for saved_row in saved_weights[name])
+                assert not any(np.array_equal(initial_row, saved_row) for saved_row in saved_weights[name])
 
 
 @pytest.mark.parametrize(

@@ -100,35 +100,35 @@ def texts() -> list[str]:
     return [text for text in all_texts if not any("\ud800" <= letter <= "\udfff" for letter in text)]
 
 
-def assert_equal(ours, results: list, text_list: list[str]) -> None:
+def assert_equal(tokenizer, results: list, text_list: list[str]) -> None:
     keys, ids, padded_batch, decoded_texts, cleaned_texts, length = results
     assert keys == ["attention_mask", "input_ids"]
     assert length == LENGTH
-    assert ids == ours.encode_batch(text_list)
-    expected_batch = ours(text_list, max_length=LENGTH, padding="max_length")
+    assert ids == tokenizer.encode_batch(text_list)
+    expected_batch = tokenizer(text_list, max_length=LENGTH, padding="max_length")
     assert padded_batch["attention_mask"] == expected_batch["attention_mask"].tolist()
     assert padded_batch["input_ids"] == expected_batch["input_ids"].tolist()
-    assert decoded_texts == [ours.decode(row) for row in ids]
-    assert cleaned_texts == [ours.decode([ours.pad_token_id, *row], skip_special_tokens=True) for row in ids]
+    assert decoded_texts == [tokenizer.decode(row) for row in ids]
+    assert cleaned_texts == [tokenizer.decode([tokenizer.pad_token_id, *row], skip_special_tokens=True) for row in ids]
 
 
 def test_auto_tokenizer_gives_the_ids_and_the_texts_of_all_tokenizers(tmp_path):
     corpus = [" ".join(ADVERSARIAL).replace("\x00", ""), *("the quick brown fox jumps over lazy dogs " * 30,) * 4]
-    ours = {
+    tokenizers_by_name = {
         "bytes": ByteTokenizer(),
         "pieces": train_sentencepiece(corpus, 300, tmp_path / "learned"),
         "words": train_bpe(corpus, 150, tmp_path / "learned-words"),
     }
-    for name, tokenizer in ours.items():
+    for name, tokenizer in tokenizers_by_name.items():
         (tmp_path / name).mkdir()
         tokenizer.save(tmp_path / name, LENGTH)
         family = "ctrl" if name == "words" else "reformer"
         (tmp_path / name / "config.json").write_text(json.dumps({"model_type": family}))
-    folders = [str(tmp_path / name) for name in ours]
-    theirs = ask_transformers(TOKENS, tmp_path, torch=False, folders=folders, texts=texts(), fast=False)
-    for tokenizer, results in zip(ours.values(), theirs, strict=True):
+    folders = [str(tmp_path / name) for name in tokenizers_by_name]
+    transformers_results = ask_transformers(TOKENS, tmp_path, torch=False, folders=folders, texts=texts(), fast=False)
+    for tokenizer, results in zip(tokenizers_by_name.values(), transformers_results, strict=True):
         assert_equal(tokenizer, results, texts())
-    for name, tokenizer in ours.items():  # our tokenizers read the files of transformers
+    for name, tokenizer in tokenizers_by_name.items():  # our tokenizers read the files of transformers
         load = load_ctrl_tokenizer if name == "words" else reformer_tokenizer.load_tokenizer
         assert load(tmp_path / f"{name}-again").encode_batch(texts()) == tokenizer.encode_batch(texts())
         special = json.loads((tmp_path / name / "special_tokens_map.json").read_text())
@@ -138,16 +138,16 @@ def test_auto_tokenizer_gives_the_ids_and_the_texts_of_all_tokenizers(tmp_path):
 def test_the_tokenizers_library_without_transformers_gives_bytes_too(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     ByteTokenizer().save(tmp_path)
-    theirs, ours = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")), ByteTokenizer()
+    library_tokenizer, our_tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")), ByteTokenizer()
     every = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000, 37))))
     for text in [*texts(), every]:
-        assert theirs.encode(text).ids == ours.encode(text)
+        assert library_tokenizer.encode(text).ids == our_tokenizer.encode(text)
     draws = random.Random(0)
     for _ in range(500):  # including bytes that are not UTF-8, and ids without a meaning
         ids = [draws.randrange(258) for _ in range(9)]
-        if not any("\ud800" <= letter <= "\udfff" for letter in ours.decode(ids)):
-            assert theirs.decode(ids) == ours.decode(ids)
-    assert theirs.get_vocab_size() == ours.vocab_size
+        if not any("\ud800" <= letter <= "\udfff" for letter in our_tokenizer.decode(ids)):
+            assert library_tokenizer.decode(ids) == our_tokenizer.decode(ids)
+    assert library_tokenizer.get_vocab_size() == our_tokenizer.vocab_size
 
 
 def test_a_tokenizer_file_with_other_ids_is_not_a_byte_tokenizer(tmp_path):
@@ -200,9 +200,11 @@ def language_model(folder: Path) -> Path:
 
 
 def assert_same_labels(run: Path, predictions: list) -> None:
-    (ours,) = classify(replace(load_run(run), calibration={}), [TEXT])  # transformers does not apply the temperature
-    assert predictions[0]["label"] == ours.label
-    assert predictions[0]["score"] == pytest.approx(ours.probability, abs=1e-5)
+    (prediction,) = classify(
+        replace(load_run(run), calibration={}), [TEXT]
+    )  # transformers does not apply the temperature
+    assert predictions[0]["label"] == prediction.label
+    assert predictions[0]["score"] == pytest.approx(prediction.probability, abs=1e-5)
 
 
 def test_the_card_s_code_equals_predict_and_generate(recipe_file, tmp_path):  # noqa: F811
@@ -217,9 +219,9 @@ def test_the_card_s_code_equals_predict_and_generate(recipe_file, tmp_path):  # 
     assert words[:2] == ["CTRLTokenizer", "CTRLLMHeadModel"]
     options = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None}
     # Up to the maximum length of transformers: all 48 positions.
-    ours = generate_text(speaker, Console(file=io.StringIO()), "Numbers", "one two three", 44, **options)
-    assert len(ours.split()) > 10
-    assert words[2][0][0]["generated_text"].split() == [*PROMPT.split(), *ours.split()]
+    generated_text = generate_text(speaker, Console(file=io.StringIO()), "Numbers", "one two three", 44, **options)
+    assert len(generated_text.split()) > 10
+    assert words[2][0][0]["generated_text"].split() == [*PROMPT.split(), *generated_text.split()]
 
 
 @pytest.mark.slow

@@ -144,8 +144,12 @@ def test_a_sharded_run_has_the_losses_and_files_of_a_plain_run(recipe_file, two_
     for folder, key in ((plain_run, "null"), (sharded_run, sharding)):
         wait_for_metrics(finetune(recipe_file, folder, "gpu", f"train.sharding={key}", *TWO), folder)
     np.testing.assert_allclose(losses_of(sharded_run)[:5], losses_of(plain_run)[:5], rtol=1e-3)
-    theirs, ours = (load_file(folder / "model/model.safetensors") for folder in (plain_run, sharded_run))
-    assert {name: value.shape for name, value in ours.items()} == {name: v.shape for name, v in theirs.items()}
+    plain_weights, sharded_weights = (
+        load_file(folder / "model/model.safetensors") for folder in (plain_run, sharded_run)
+    )
+    assert {name: value.shape for name, value in sharded_weights.items()} == {
+        name: v.shape for name, v in plain_weights.items()
+    }
     assert sorted(path.name for path in sharded_run.rglob("*")) == sorted(path.name for path in plain_run.rglob("*"))
 
 

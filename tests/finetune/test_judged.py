@@ -155,7 +155,7 @@ def test_a_run_that_differs_from_its_gate_is_stopped_with_the_difference(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "why"),
+    ("overrides", "expected_reason"),
     [
         (
             ("model.config.axial_pos_shape=[16, 8]", "data.max_length=128", "parity.length=64"),
@@ -170,14 +170,14 @@ def test_a_correct_run_trains_and_reports_an_uncompared_first_step(
     recipe_file,  # noqa: F811
     tmp_path,
     overrides,
-    why,
+    expected_reason,
 ):
     recipe = load_recipe(recipe_file, [f"train.output_dir={tmp_path / 'run'}", *SHORT, *overrides])
     console = Console(file=io.StringIO(), width=200)
     finetune(recipe, None, console)
     output = console.file.getvalue()
     assert (
-        (f"{NOT_COMPARED_MESSAGE}: {why}" in output)
-        if why
+        (f"{NOT_COMPARED_MESSAGE}: {expected_reason}" in output)
+        if expected_reason
         else "of what trains" not in output and NOT_COMPARED_MESSAGE not in output
     )

@@ -69,9 +69,9 @@ def read_suggestions(advice: str, keys: dict, text_length: int) -> list[tuple[di
     """Return the configuration and the length of each suggestion in a message, read as a user would."""
     ways = advice.partition("; set ")[2].split(", or ")
     suggestions = []
-    for way in ways:
+    for suggestion in ways:
         changed_keys, length = dict(keys), text_length
-        for name, value in re.findall(r"(\S+) to (\[\d+, \d+\]|\d+)", way):
+        for name, value in re.findall(r"(\S+) to (\[\d+, \d+\]|\d+)", suggestion):
             if name == "data.max_length":
                 length = int(value)
             else:
@@ -97,8 +97,8 @@ def test_every_length_trains_or_is_refused_with_one_that_trains(name):
             assert problem.ways
             advice = problem.advice({LENGTH: "data.max_length"}, "model.config.")
             for changed_keys, length in read_suggestions(advice, keys, text_length):
-                after = lengths.fit(schema.resolve(changed_keys), length, None if is_stored else changed_keys)
-                assert after.length >= length
+                suggested_fit = lengths.fit(schema.resolve(changed_keys), length, None if is_stored else changed_keys)
+                assert suggested_fit.length >= length
             continue
         training_config = {**config, **length_fit.keys, **length_fit.cut}
         assert length_fit.length >= text_length and reference_trains(training_config, length_fit.length), (
@@ -238,10 +238,10 @@ def test_solved_shapes_train_in_the_reference_unlike_one_token_more(checkpoint):
 
 def test_the_cut_table_equals_the_rows_that_the_reference_reads(checkpoint):
     with np.load(checkpoint / "read.npz") as read:
-        for length, theirs in ((int(name), read[name]) for name in read.files):
+        for length, reference_rows in ((int(name), read[name]) for name in read.files):
             model, _ = port(checkpoint, length)
-            ours = model.reformer.embeddings.position_embeddings.table().numpy().reshape(theirs.shape)
-            np.testing.assert_array_equal(ours.view(np.int32), theirs.view(np.int32))
+            port_rows = model.reformer.embeddings.position_embeddings.table().numpy().reshape(reference_rows.shape)
+            np.testing.assert_array_equal(port_rows.view(np.int32), reference_rows.view(np.int32))
 
 
 def test_the_whole_model_computes_like_the_cut_one_and_is_saved(checkpoint, tmp_path):
@@ -251,8 +251,8 @@ def test_the_whole_model_computes_like_the_cut_one_and_is_saved(checkpoint, tmp_
     tokens = paddle.to_tensor(np.random.default_rng(0).integers(2, 258, (2, 64)))
     mask = paddle.to_tensor((np.arange(64) < np.array([[64], [40]])).astype(np.int64))
     with paddle.no_grad():
-        ours, theirs = (each(tokens, mask).logits.numpy() for each in (model, whole_model))
-    np.testing.assert_array_equal(ours.view(np.int32), theirs.view(np.int32))
+        cut_logits, whole_logits = (classifier(tokens, mask).logits.numpy() for classifier in (model, whole_model))
+    np.testing.assert_array_equal(cut_logits.view(np.int32), whole_logits.view(np.int32))
     model.save_pretrained(tmp_path)
     saved_weights, first = load_file(tmp_path / "model.safetensors"), load_file(checkpoint / "model.safetensors")
     np.testing.assert_array_equal(saved_weights[positions.ROWS].view(np.int32), first[positions.ROWS].view(np.int32))
@@ -303,11 +303,11 @@ def run(recipe_file, tmp_path_factory) -> tuple[Path, str]:
 
 
 def assert_only_reached_rows_changed(run: Path, checkpoint: Path) -> None:
-    after = load_file(run / "model/model.safetensors")[positions.ROWS]
+    final_rows = load_file(run / "model/model.safetensors")[positions.ROWS]
     initial_rows = load_file(checkpoint / "model.safetensors")[positions.ROWS]
-    assert after.shape == initial_rows.shape
-    np.testing.assert_array_equal(after[4:].view(np.int32), initial_rows[4:].view(np.int32))
-    assert (after[:4] != initial_rows[:4]).all()
+    assert final_rows.shape == initial_rows.shape
+    np.testing.assert_array_equal(final_rows[4:].view(np.int32), initial_rows[4:].view(np.int32))
+    assert (final_rows[:4] != initial_rows[:4]).all()
 
 
 def test_a_run_changes_only_the_rows_that_its_texts_use(run, checkpoint):
@@ -367,12 +367,12 @@ def test_the_gate_judges_the_cut(checkpoint, tmp_path):
     request = make_request(replace(options, head="sequence_classification"))
     assert request.batch["input_ids"].shape == (1, 64) and request.config["axial_pos_shape"] == [4, 16]
     rows = load_file(checkpoint / "model.safetensors")[positions.ROWS]
-    wrong = replace(request, weights={**request.weights, positions.ROWS: rows[4:]})
-    gates = PreparedGates(tmp_path / "jobs", [request, wrong])
-    right, output = gates.run(request, tmp_path / "right")
-    assert right.passed, right.summary()
+    wrong_request = replace(request, weights={**request.weights, positions.ROWS: rows[4:]})
+    gates = PreparedGates(tmp_path / "jobs", [request, wrong_request])
+    correct_report, output = gates.run(request, tmp_path / "right")
+    assert correct_report.passed, correct_report.summary()
     assert "positions: the first 4 of 8 rows of the checkpoint's table" in output
-    report, _ = gates.run(wrong, tmp_path / "wrong")
+    report, _ = gates.run(wrong_request, tmp_path / "wrong")
     assert not report.passed
     assert report.candidate.loading_problems == {
         positions.ROWS: "cut to fewer positions (models/reformer/positions.py): 32 of 32 values are not those that the "

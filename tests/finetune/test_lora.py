@@ -125,12 +125,14 @@ def test_recomputed_layers_have_the_gradients_of_plain_autograd(family):
         paddle.seed(3)  # rotations
         model(**batch_for(family)).loss.backward()
         gradients.append({n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None})
-    plain, again = gradients
+    plain_gradients, recomputed_gradients = gradients
     factors = lora.adapter_parameters(model.parameter_table, model.adapter)
-    assert plain.keys() == again.keys() == factors.keys() and len(plain) >= 8
-    for name, gradient in plain.items():
+    assert plain_gradients.keys() == recomputed_gradients.keys() == factors.keys() and len(plain_gradients) >= 8
+    for name, gradient in plain_gradients.items():
         assert np.abs(gradient).max() > 0
-        np.testing.assert_allclose(again[name], gradient, rtol=1e-9, atol=1e-12 * np.abs(gradient).max(), err_msg=name)
+        np.testing.assert_allclose(
+            recomputed_gradients[name], gradient, rtol=1e-9, atol=1e-12 * np.abs(gradient).max(), err_msg=name
+        )
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -148,9 +150,9 @@ def test_a_saved_model_is_a_plain_model_with_equal_outputs(family, tmp_path):
     assert files[0].keys() == part(family, "weights").parameters(kind(**keys), head).keys()
     for name, value in files[0].items():
         np.testing.assert_array_equal(files[1][name], value, err_msg=name)
-    again = type(model).from_pretrained(tmp_path / "adapted")
-    again.eval()
-    for plain in (model, again):
+    loaded_adapter_model = type(model).from_pretrained(tmp_path / "adapted")
+    loaded_adapter_model.eval()
+    for plain in (model, loaded_adapter_model):
         paddle.seed(3)
         np.testing.assert_allclose(
             plain(**batch).logits.numpy(), adapted_logits, rtol=2e-4, atol=2e-4 * np.abs(adapted_logits).max()
@@ -194,8 +196,8 @@ def test_a_run_changes_only_adapted_weights_and_saves_a_plain_model(adapted_run,
     )
     assert initial_weights.keys() == final_weights.keys()
     changed_names = {name for name in initial_weights if not np.array_equal(initial_weights[name], final_weights[name])}
-    ends = tuple(f".{target}.weight" for target in part("reformer", "weights").LORA_TARGETS)
-    assert changed_names and all(name.endswith(ends) for name in changed_names)
+    adapted_suffixes = tuple(f".{target}.weight" for target in part("reformer", "weights").LORA_TARGETS)
+    assert changed_names and all(name.endswith(adapted_suffixes) for name in changed_names)
     with safe_open(adapted_run / "adapter.safetensors", framework="np") as file:
         factors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         numbers = json.loads(file.metadata()["lora"])

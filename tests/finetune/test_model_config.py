@@ -50,7 +50,7 @@ def test_a_recipe_that_fits_has_nothing_to_note(recipe):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "expected_error"),
+    ("old_text", "new_text", "expected_error"),
     [
         ("max_length: 1024", "max_length: 1030", TOO_LONG),
         ("hidden_size: 128", "hiden_size: 128", ":4: model.config.hiden_size: unknown key, did you mean hidden_size?"),
@@ -62,8 +62,8 @@ def test_a_recipe_that_fits_has_nothing_to_note(recipe):
         ("[local, lsh]", "[local]\n    local_attn_chunk_length: 96", ":10: data.max_length: 1024: model.config.axial_"),
     ],
 )  # fmt: skip
-def test_a_faulty_model_section_is_reported_at_its_line(recipe, old, new, expected_error):
-    assert problem(recipe(text=RECIPE.replace(old, new))).startswith(expected_error)
+def test_a_faulty_model_section_is_reported_at_its_line(recipe, old_text, new_text, expected_error):
+    assert problem(recipe(text=RECIPE.replace(old_text, new_text))).startswith(expected_error)
 
 
 def test_a_length_below_the_table_s_uses_its_first_rows(recipe):

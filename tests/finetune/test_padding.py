@@ -140,5 +140,7 @@ def test_masked_tokens_that_are_not_padding_stay():
 
 def test_the_gate_omits_padding_like_the_evaluations_of_tasks():
     tasks = {head: importlib.import_module(f"toolkit.tasks.{task}.task") for head, task in TASKS.items()}
-    none = {head for head, task in tasks.items() if inspect.signature(task.token_counts).return_annotation == "None"}
-    assert none and set(READ_WITHOUT_PADDING) == set(TASKS) - none
+    heads_without_counts = {
+        head for head, task in tasks.items() if inspect.signature(task.token_counts).return_annotation == "None"
+    }
+    assert heads_without_counts and set(READ_WITHOUT_PADDING) == set(TASKS) - heads_without_counts

@@ -214,7 +214,11 @@ def test_a_file_of_predictions_is_complete_or_unchanged(tmp_path):
 def test_the_page_loads_nothing_and_labels_stay_text(run):
     text = (run[0] / "report.html").read_text(encoding="utf-8")
     parsed_page = Page(text)
-    (policy,) = (each["content"] for each in parsed_page.all("meta") if "http-equiv" in each)
+    (policy,) = (
+        attributes_of_meta["content"]
+        for attributes_of_meta in parsed_page.all("meta")
+        if "http-equiv" in attributes_of_meta
+    )
     assert policy.startswith("default-src 'none'")
     tags = {tag for tag, _ in parsed_page.elements}
     assert not tags & {"script", "img", "link", "base", "iframe", "object", "form", "image"}
@@ -239,8 +243,8 @@ def test_the_page_can_be_read_by_a_screen_reader(run):
     pictures = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", text, re.DOTALL)
     assert len(pictures) == 2 and all("<title>" in picture and "<desc>" in picture for picture in pictures)
     assert "train: " in pictures[0] and "best: step" in pictures[0] and "learning rate" in pictures[0]
-    assert all(each.get("scope") in ("col", "row") for each in parsed_page.all("th"))
-    assert all("aria-hidden" in each or "role" in each for each in parsed_page.all("svg"))
+    assert all(attributes.get("scope") in ("col", "row") for attributes in parsed_page.all("th"))
+    assert all("aria-hidden" in attributes or "role" in attributes for attributes in parsed_page.all("svg"))
     for name in ("Learning curves", "Which labels are confused", "How good each label is", "Recipe", "Made of"):
         assert f">{name}</h2>" in text
     assert (
@@ -279,7 +283,7 @@ def test_the_page_begins_with_the_main_figure_and_the_baseline_that_wins(run):
         text = page(recipe, folder, results)
         band = text[text.index('<div class="key-figures">') : text.index("</header>")]
         assert [
-            each for each in Page(band).all("div") if each.get("class") == "warning"
+            attributes for attributes in Page(band).all("div") if attributes.get("class") == "warning"
         ] == styles and expected_text in band
         assert "95% interval 0.1000 to 0.4375" in band and "the best simple method: a guess" in band
     assert "Most often confused: " in band and "Never predicted: " in band and "calibration error" in band
@@ -435,9 +439,16 @@ QUESTION = {
 
 def test_wrong_answers_are_marked_in_their_passage(tmp_path):
     far = {**QUESTION, "id": "far", "start": 5, "prediction": "the cat", "question": "¿Quién lo dijo?"}
-    none = {**QUESTION, "id": "none", "start": "", "prediction": "", "probability": 0.5, "question": "何年ですか"}
-    right = {**QUESTION, "id": "right", "prediction": "1914", "exact_match": 1.0, "f1": 1.0, "question": "How many?"}
-    rows = [QUESTION, far, none, right]
+    no_answer = {**QUESTION, "id": "none", "start": "", "prediction": "", "probability": 0.5, "question": "何年ですか"}
+    correct_answer = {
+        **QUESTION,
+        "id": "right",
+        "prediction": "1914",
+        "exact_match": 1.0,
+        "f1": 1.0,
+        "question": "How many?",
+    }
+    rows = [QUESTION, far, no_answer, correct_answer]
     write_predictions(tmp_path / "p.csv", rows)
     text = render_sections(question_answering.report_sections(tmp_path / "p.csv"))
     assert '…in <mark class="ours theirs">191</mark><mark class="theirs">4</mark> &lt;it&gt; began' in text

@@ -97,21 +97,21 @@ def numbers(folder: Path) -> list[dict]:
     return [{key: row[key] for key in row if key != "seconds"} for row in read_metrics(folder / "metrics.jsonl")]
 
 
-def assert_same_run(ours: Path, theirs: Path) -> None:
-    assert numbers(ours) == numbers(theirs)
+def assert_same_run(our_run: Path, their_run: Path) -> None:
+    assert numbers(our_run) == numbers(their_run)
     our_weights, their_weights = (
-        load_file(ours / "model/model.safetensors"),
-        load_file(theirs / "model/model.safetensors"),
+        load_file(our_run / "model/model.safetensors"),
+        load_file(their_run / "model/model.safetensors"),
     )
     assert our_weights.keys() == their_weights.keys()
     for name in their_weights:
         np.testing.assert_array_equal(our_weights[name], their_weights[name], err_msg=name)
     for split_name in ("validation", "test"):
         name = f"predictions-{split_name}.csv"
-        assert (ours / name).read_bytes() == (theirs / name).read_bytes()
+        assert (our_run / name).read_bytes() == (their_run / name).read_bytes()
         assert (
-            json.loads((ours / "metrics.json").read_text())[split_name]
-            == (json.loads((theirs / "metrics.json").read_text())[split_name])
+            json.loads((our_run / "metrics.json").read_text())[split_name]
+            == (json.loads((their_run / "metrics.json").read_text())[split_name])
         )
 
 
@@ -186,9 +186,9 @@ def test_the_reason_for_skipping_the_gate_is_recorded(run):
 
 def test_the_recipe_in_the_folder_means_the_same(run, recipe_file):
     """Compare the recipes, apart from the choice of the run: its backward pass."""
-    again = load_recipe(run / "recipe.yaml", [])
+    loaded_recipe = load_recipe(run / "recipe.yaml", [])
     resolved_overrides = [f"train.output_dir={run}", "model.backward=autograd"]
-    assert again.to_yaml() == load_recipe(recipe_file, resolved_overrides).to_yaml()
+    assert loaded_recipe.to_yaml() == load_recipe(recipe_file, resolved_overrides).to_yaml()
 
 
 def test_the_same_recipe_gives_the_same_weights(run, recipe_file, tmp_path):
@@ -231,8 +231,8 @@ def test_an_unfinished_run_of_another_recipe_is_unchanged(recipe_file, tmp_path)
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "recipe.yaml").write_text(load_recipe(recipe_file, [f"train.output_dir={folder}"]).to_yaml())
-    right = r"batch_size: 4 there, 2 here.*: toolkit finetune .*recipe.*give the folder to toolkit finish"
-    with pytest.raises(UserError, match=right):
+    expected_error = r"batch_size: 4 there, 2 here.*: toolkit finetune .*recipe.*give the folder to toolkit finish"
+    with pytest.raises(UserError, match=expected_error):
         train(recipe_file, folder, "train.batch_size=2")
     assert [path.name for path in folder.iterdir()] == ["recipe.yaml"]
 
@@ -334,10 +334,16 @@ def test_after_a_drift_the_fixed_port_trains_into_the_same_folder(gate, recipe_f
     assert "The parity gate passed" in card and "(parity: 158 tensors agree)" in card
 
 
-@pytest.mark.parametrize("together", [(), ("--processes", "1")])
-def test_the_gate_is_brief_unless_the_run_is_verbose(gate, recipe_file, tmp_path, monkeypatch, together):
+@pytest.mark.parametrize("process_options", [(), ("--processes", "1")])
+def test_the_gate_is_brief_unless_the_run_is_verbose(gate, recipe_file, tmp_path, monkeypatch, process_options):
     monkeypatch.setattr("toolkit.finetune.launch._run", lambda team, before, arguments, *_: 0)
-    command = ["finetune", str(recipe_file), f"train.output_dir={tmp_path / 'run'}", "train.max_steps=1", *together]
+    command = [
+        "finetune",
+        str(recipe_file),
+        f"train.output_dir={tmp_path / 'run'}",
+        "train.max_steps=1",
+        *process_options,
+    ]
     for verbose in ([], ["--new", "--verbose"]):
         with pytest.raises(SystemExit) as exit_info:
             cli.main([*command, *verbose])
@@ -360,8 +366,8 @@ def test_the_gate_judges_the_model_that_is_trained(gate, recipe_file, tmp_path):
     assert request.tokenizer.kind == "bytes" and len(request.tokenizer.texts) == 60
     job = assemble(load_recipe(recipe_file, []))
     assert request.config["id2label"] == {"0": "animals", "1": "fruit", "2": "tools"}
-    ours = dict(load_model(load_recipe(recipe_file, []), job).named_parameters())
-    assert request.weights.keys() == ours.keys()
+    parameters = dict(load_model(load_recipe(recipe_file, []), job).named_parameters())
+    assert request.weights.keys() == parameters.keys()
     for name, value in job.weights.items():
         np.testing.assert_array_equal(request.weights[name], value)
 

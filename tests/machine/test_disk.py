@@ -133,11 +133,13 @@ def test_a_disk_that_fills_up_loses_nothing_and_the_command_resumes(recipe_file,
 
 
 @needs_mount
-@pytest.mark.parametrize("how", ["mount -o remount,ro", "true"])
-def test_a_cache_that_is_read_only_or_full_is_a_note(recipe_file, tmp_path, how):  # noqa: F811
+@pytest.mark.parametrize("spoil_command", ["mount -o remount,ro", "true"])
+def test_a_cache_that_is_read_only_or_full_is_a_note(recipe_file, tmp_path, spoil_command):  # noqa: F811
     train = f"toolkit finetune {recipe_file} train.output_dir={tmp_path}/run train.max_steps=1 --skip-parity 'a test'"
     cache = tmp_path / "disk"
-    result = on_small_disk(cache, "1m", f'{how} "$0"; {train}; echo "status $?"', TOOLKIT_CACHE=str(cache / "cache"))
+    result = on_small_disk(
+        cache, "1m", f'{spoil_command} "$0"; {train}; echo "status $?"', TOOLKIT_CACHE=str(cache / "cache")
+    )
     assert result.stdout.endswith("status 0\n")
     assert result.stderr.startswith(f"note: the cache {cache}/cache: ") and result.stderr.count("\n") == 1
 

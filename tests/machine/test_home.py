@@ -129,17 +129,17 @@ def test_without_cache_and_home_a_temporary_home_is_removed(nobody, recipe, plac
 
 def test_a_readable_home_is_still_read(nobody, recipe, place):
     """Test downloads from the hub and data below ``~``; a new download names the variable to set."""
-    own = place / "read-only"
-    recipe.parent.rename(own / "data")
-    recipe = own / "data" / recipe.name
+    own_home = place / "read-only"
+    recipe.parent.rename(own_home / "data")
+    recipe = own_home / "data" / recipe.name
     with LoopbackHub() as hub:
         hub.add("a/b", {"config.json": '{"model_type": "reformer"}'})
-        (own / ".cache/huggingface").mkdir(parents=True)
+        (own_home / ".cache/huggingface").mkdir(parents=True)
         failed_process = nobody(
             "read-only", "parity", "--model", "reformer", "--weights", "a/b", HF_ENDPOINT=hub.endpoint
         )  # fmt: skip
     assert failed_process.returncode == 2 and len(failed_process.stderr.splitlines()) == 1
-    assert f"{own}/.cache/huggingface/hub cannot be written; set HF_HUB_CACHE" in failed_process.stderr
+    assert f"{own_home}/.cache/huggingface/hub cannot be written; set HF_HUB_CACHE" in failed_process.stderr
     assert_clean(nobody("read-only", "recipe", "check", recipe, "data.files.train=~/data/train.csv"))
 
 
@@ -175,8 +175,8 @@ def test_a_writable_home_is_kept(monkeypatch, tmp_path):
 
 def test_a_folder_of_another_user_in_the_home_is_not_written(nobody, place):
     """Test a folder in the home that an earlier command of root has left."""
-    theirs = place / "work/theirs"
-    (theirs / ".paddlenlp").mkdir(parents=True)
-    os.chown(theirs, NOBODY, NOBODY)
+    users_home = place / "work/theirs"
+    (users_home / ".paddlenlp").mkdir(parents=True)
+    os.chown(users_home, NOBODY, NOBODY)
     small = ["--layers", "1", "--length", "8", "n_embd=8", "n_head=2", "dff=8", "vocab_size=40"]
-    assert_clean(nobody("nonexistent", "parity", "--model", "ctrl", *small, HOME=str(theirs)))
+    assert_clean(nobody("nonexistent", "parity", "--model", "ctrl", *small, HOME=str(users_home)))

@@ -80,7 +80,7 @@ load.load_recipe = wait
 sys.argv = ["toolkit", "recipe", "show", "x"]
 cli.main()
 """
-WAYS = {
+WAITS_BY_ACTIVITY = {
     "sleeps": "time.sleep(60)",
     "loses it": "\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass",
     "takes it for damage": (
@@ -98,7 +98,11 @@ def results_by_signal() -> dict[tuple[str, int], tuple[int, str]]:
 
     All commands run at the same time, since they mostly wait for the thread that ends them.
     """
-    programs = {(way, number): program(WAITING.format(wait=WAYS[way])) for way in WAYS for number in ENDING_SIGNALS}
+    programs = {
+        (activity, number): program(WAITING.format(wait=WAITS_BY_ACTIVITY[activity]))
+        for activity in WAITS_BY_ACTIVITY
+        for number in ENDING_SIGNALS
+    }
     for (_, number), process in programs.items():
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
@@ -107,11 +111,11 @@ def results_by_signal() -> dict[tuple[str, int], tuple[int, str]]:
 
 
 @pytest.mark.parametrize("number", ENDING_SIGNALS)
-@pytest.mark.parametrize("way", WAYS)
-def test_a_command_ends_with_a_line_and_the_signals_status_in_any_activity(way, number, results_by_signal):
+@pytest.mark.parametrize("activity", WAITS_BY_ACTIVITY)
+def test_a_command_ends_with_a_line_and_the_signals_status_in_any_activity(activity, number, results_by_signal):
     name = signal.Signals(number).name
     line = "interrupted\n" if number == signal.SIGINT else f"interrupted by {name}\n"
-    assert results_by_signal[way, number] == (128 + number, line)
+    assert results_by_signal[activity, number] == (128 + number, line)
 
 
 def test_two_signals_at_once_count_as_one_and_a_later_signal_ends_it():
@@ -187,7 +191,7 @@ sys.meta_path.insert(0, Finder)
 
 
 @pytest.mark.parametrize(
-    ("name", "ends"),
+    ("name", "expected_end"),
     [
         ("toolkit.machine", (-signal.SIGINT, "")),  # before our handler is installed
         ("toolkit.machine.interruption", (-signal.SIGINT, "")),
@@ -195,13 +199,13 @@ sys.meta_path.insert(0, Finder)
     ],
 )
 @pytest.mark.parametrize("command", [["-m", "toolkit"], ["-c", "from toolkit.__main__ import main; main()"]])
-def test_a_ctrl_c_during_imports_leaves_no_traceback(name, ends, command, tmp_path):
+def test_a_ctrl_c_during_imports_leaves_no_traceback(name, expected_end, command, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT.format(name=name))
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     result = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
-    assert (result.returncode, result.stderr) == ends
+    assert (result.returncode, result.stderr) == expected_end
 
 
 def test_pythons_own_traceback_is_recognized():
@@ -298,8 +302,8 @@ def test_a_run_with_a_closed_terminal_has_saved_and_resumes_bit_for_bit(tmp_path
 
     status = close_terminal([sys.executable, "-m", "toolkit", *arguments], wait)
     assert status == 129 and list(run.glob("checkpoints/step-*/manifest.json"))
-    again = GatedRun(recipe, run, "--skip-parity", "x")
-    again.finish()
+    resumed_run = GatedRun(recipe, run, "--skip-parity", "x")
+    resumed_run.finish()
     assert_same_bits(run, whole_run.folder)
 
 
@@ -392,9 +396,11 @@ def test_a_run_that_is_stopped_at_random_moments_resumes_bit_for_bit(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP])
-def test_runs_resume_after_other_signals(how, tmp_path):
-    assert stop_at_random(times(1, 9), how, SEED + how, tmp_path, "--skip-parity", "asked for its end")
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGHUP])
+def test_runs_resume_after_other_signals(signal_number, tmp_path):
+    assert stop_at_random(
+        times(1, 9), signal_number, SEED + signal_number, tmp_path, "--skip-parity", "asked for its end"
+    )
 
 
 @pytest.mark.slow

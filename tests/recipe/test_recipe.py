@@ -238,10 +238,10 @@ def test_a_section_replaced_on_the_command_line_loses_its_lines(write):
 
 def test_the_resolved_recipe_survives_a_round_trip(write, tmp_path):
     recipe = load_recipe(write(RECIPE), ['data.label="1e3"', "data.text='null'", "data.options.x=0.1"])
-    again = load_recipe(write(recipe.to_yaml(), "resolved.yaml"))
-    assert again.to_yaml() == recipe.to_yaml()
-    assert (again.data.label, again.data.text) == ("1e3", "null")
-    assert again.output_dir == (Path("runs") / "x").absolute()
+    reloaded_recipe = load_recipe(write(recipe.to_yaml(), "resolved.yaml"))
+    assert reloaded_recipe.to_yaml() == recipe.to_yaml()
+    assert (reloaded_recipe.data.label, reloaded_recipe.data.text) == ("1e3", "null")
+    assert reloaded_recipe.output_dir == (Path("runs") / "x").absolute()
 
 
 def test_infinity_in_a_free_section_survives(write):

@@ -69,8 +69,8 @@ def test_training_resumes_exactly_from_a_checkpoint(kind, tmp_path):
     for _ in range(3):
         step(model, optimizer)
         step(other_model, other_optimizer)
-    for ours, theirs in zip(tensors(other_model), tensors(model), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for loaded_tensor, saved_tensor in zip(tensors(other_model), tensors(model), strict=True):
+        np.testing.assert_array_equal(loaded_tensor, saved_tensor)
 
 
 def test_all_generators_resume_their_states():

@@ -229,9 +229,9 @@ def test_new_chooses_the_first_folder_in_which_the_recipe_can_run(recipe, tmp_pa
     Path(f"{base}-4").symlink_to("nowhere")
     write_finished_run(Path(f"{base}-5"), recipe)
     begin(load_recipe(recipe.path, [f"train.output_dir={base}-6", "seed=7"]))  # interrupted, of another recipe
-    again = in_next_folder(recipe)
-    assert again.output_dir == Path(f"{base}-7") and f"{base}-7" in again.to_yaml()
-    begin(again)
+    second_recipe = in_next_folder(recipe)
+    assert second_recipe.output_dir == Path(f"{base}-7") and f"{base}-7" in second_recipe.to_yaml()
+    begin(second_recipe)
     assert in_next_folder(recipe).output_dir == Path(f"{base}-7")  # an interrupted run of this recipe, which resumes
     assert (Path(f"{base}-3") / "mine.txt").read_text() == "mine" and recipe.output_dir == base
 

@@ -71,8 +71,8 @@ def test_the_threshold_maximizes_the_micro_f1():
 
 
 def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
-    probability, right = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.65]), np.array([1, 1, 0, 0, 1, 0], bool)
-    assert expected_calibration_error(probability, right) == pytest.approx((4 * 0.45 + 0.45 + 0.65) / 6)
+    probability, is_correct = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.65]), np.array([1, 1, 0, 0, 1, 0], bool)
+    assert expected_calibration_error(probability, is_correct) == pytest.approx((4 * 0.45 + 0.45 + 0.65) / 6)
     assert expected_calibration_error(np.ones(4), np.ones(4, bool)) == 0
 
 

@@ -60,7 +60,7 @@ def scores(dtype: str) -> np.ndarray:
     return (3 * np.random.default_rng(0).standard_normal((5, 3))).astype(dtype)
 
 
-def theirs(kind: str, logits: torch.Tensor) -> torch.Tensor:
+def torch_loss(kind: str, logits: torch.Tensor) -> torch.Tensor:
     """Return torch's own weighted loss."""
     weights = torch.tensor(WEIGHTS, dtype=logits.dtype)
     if kind == "single_label_classification":
@@ -72,29 +72,29 @@ def theirs(kind: str, logits: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_weighted_loss_and_its_gradient_equal_torchs(kind, dtype):
     logits = torch.tensor(scores(dtype), requires_grad=True)
-    expected_loss = theirs(kind, logits)
+    expected_loss = torch_loss(kind, logits)
     expected_loss.backward()
-    ours = paddle.to_tensor(scores(dtype), stop_gradient=False)
+    port_logits = paddle.to_tensor(scores(dtype), stop_gradient=False)
     labels = np.asarray(LABELS[kind])
     labels = paddle.to_tensor(labels if labels.ndim == 1 else labels.astype(dtype))
-    loss = losses.classification(Config(kind), ours, labels, np.array(WEIGHTS, np.float32))
+    loss = losses.classification(Config(kind), port_logits, labels, np.array(WEIGHTS, np.float32))
     loss.backward()
     tolerance = 8 * np.finfo(dtype).eps
     np.testing.assert_allclose(loss.numpy(), expected_loss.detach().numpy(), rtol=tolerance)
-    np.testing.assert_allclose(ours.grad.numpy(), logits.grad.numpy(), rtol=tolerance, atol=tolerance)
-    plain = losses.classification(Config(kind), ours, labels)
+    np.testing.assert_allclose(port_logits.grad.numpy(), logits.grad.numpy(), rtol=tolerance, atol=tolerance)
+    plain = losses.classification(Config(kind), port_logits, labels)
     assert abs(float(plain) - float(loss)) > 0.05  # these weights matter here
 
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_the_gate_checks_the_references_weighted_loss_by_its_definition(kind):
-    truth = {"logits": scores("float64"), "loss": theirs(kind, torch.tensor(scores("float64"))).numpy()}
+    truth = {"logits": scores("float64"), "loss": torch_loss(kind, torch.tensor(scores("float64"))).numpy()}
     batch, model = {"labels": np.asarray(LABELS[kind])}, torch.nn.Module()
     model.config = Config(kind)
     loss_check = own_loss.check_loss(truth, batch, "sequence_classification", model, WEIGHTS)
     assert loss_check.units < loss_check.allowed / 10 and loss_check.place.startswith("class_weights.py:")
-    for wrong in (None, WEIGHTS[::-1]):
-        loss_check = own_loss.check_loss(truth, batch, "sequence_classification", model, wrong)
+    for wrong_weights in (None, WEIGHTS[::-1]):
+        loss_check = own_loss.check_loss(truth, batch, "sequence_classification", model, wrong_weights)
         assert not loss_check.units <= loss_check.allowed
 
 
@@ -219,8 +219,10 @@ def test_accumulating_gives_the_weighted_mean_of_one_large_batch(tmp_path, size)
         )
     batch = {name: paddle.to_tensor(np.stack([row[name] for row in rows])) for name in rows[0]}
     logits = torch.tensor(large_batches.model(**batch).logits.numpy())
-    right = torch.nn.CrossEntropyLoss(torch.tensor(WEIGHTS))(logits, torch.tensor([row["labels"] for row in rows]))
-    assert loss == pytest.approx(float(right), rel=1e-5) and len(WEIGHTS) == CLASSES
+    expected_loss = torch.nn.CrossEntropyLoss(torch.tensor(WEIGHTS))(
+        logits, torch.tensor([row["labels"] for row in rows])
+    )
+    assert loss == pytest.approx(float(expected_loss), rel=1e-5) and len(WEIGHTS) == CLASSES
 
 
 def test_the_gates_examples_weigh_as_their_classes():

@@ -53,9 +53,9 @@ def test_most_questions_have_a_rival_of_the_same_kind():
 
 
 def test_the_same_options_give_the_same_questions_and_another_seed_others(corpus):
-    again = load(Options(train=200, validation=40, test=40))
+    repeated_corpus = load(Options(train=200, validation=40, test=40))
     other_seed = load(Options(train=200, validation=40, test=40, seed=1))
-    assert again["train"][:] == corpus["train"][:]
+    assert repeated_corpus["train"][:] == corpus["train"][:]
     assert other_seed["train"]["question"][:] != corpus["train"]["question"][:]
     assert load(Options(train=10, validation=2, test=2))["train"][:] == corpus["train"][:10]
 

@@ -44,9 +44,9 @@ def test_documents_are_names_of_their_language_and_fit_the_length(corpus):
 
 
 def test_the_same_options_give_the_same_documents(corpus):
-    again = cldr_languages.load(Options(train=4, validation=2, test=2))
+    repeated_corpus = cldr_languages.load(Options(train=4, validation=2, test=2))
     other_seed = cldr_languages.load(Options(train=4, validation=2, test=2, seed=1))
-    assert again["train"]["text"][:] == corpus["train"]["text"][:]
+    assert repeated_corpus["train"]["text"][:] == corpus["train"]["text"][:]
     assert other_seed["train"]["text"][:] != corpus["train"]["text"][:]
 
 

@@ -24,21 +24,21 @@ LABELS = np.array([2, 0, -100, 1, 0])
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_smoothed_loss_and_its_gradient_equal_torchs_and_the_gates(weights, dtype):
-    ours = paddle.to_tensor(scores(dtype), stop_gradient=False)
-    theirs = torch.from_numpy(scores(dtype)).requires_grad_()
+    port_logits = paddle.to_tensor(scores(dtype), stop_gradient=False)
+    torch_logits = torch.from_numpy(scores(dtype)).requires_grad_()
     class_weights = None if weights is None else np.array(weights, np.float32)
     loss = losses.classification(
-        Config("single_label_classification"), ours, paddle.to_tensor(LABELS), class_weights, 0.1
+        Config("single_label_classification"), port_logits, paddle.to_tensor(LABELS), class_weights, 0.1
     )
-    of_torch = None if weights is None else torch.tensor(weights, dtype=theirs.dtype)
-    right = torch.nn.CrossEntropyLoss(weight=of_torch, label_smoothing=0.1)(theirs, torch.from_numpy(LABELS))
+    of_torch = None if weights is None else torch.tensor(weights, dtype=torch_logits.dtype)
+    torch_loss = torch.nn.CrossEntropyLoss(weight=of_torch, label_smoothing=0.1)(torch_logits, torch.from_numpy(LABELS))
     loss.backward()
-    right.backward()
+    torch_loss.backward()
     digits = {"float64": 1e-14, "float32": 2e-6}[dtype]
-    np.testing.assert_allclose(float(loss), right.item(), rtol=digits)
-    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=digits, atol=digits)
+    np.testing.assert_allclose(float(loss), torch_loss.item(), rtol=digits)
+    np.testing.assert_allclose(port_logits.grad.numpy(), torch_logits.grad.numpy(), rtol=digits, atol=digits)
     gate_loss = own_loss.cross_entropy(scores(dtype), LABELS, -100, weights, 0.1)
-    np.testing.assert_allclose(gate_loss.value, right.item(), rtol=digits)
+    np.testing.assert_allclose(gate_loss.value, torch_loss.item(), rtol=digits)
 
 
 def test_smoothing_is_for_one_label_per_text(tmp_path):

@@ -200,7 +200,7 @@ def test_transformers_loads_the_model_and_gives_its_logits(run, tmp_path):
     if "No module named 'transformers'" in result.stderr or "No module named 'torch'" in result.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
     assert result.returncode == 0, result.stderr
-    theirs = np.load(tmp_path / "theirs.npz")
+    reference_results = np.load(tmp_path / "theirs.npz")
     default_dtype = paddle.get_default_dtype()
     paddle.set_default_dtype("float64")
     try:
@@ -209,12 +209,12 @@ def test_transformers_loads_the_model_and_gives_its_logits(run, tmp_path):
         paddle.set_default_dtype(default_dtype)
     model.eval()
     tokenizer = load_run(run).tokenizer
-    ours = tokenizer([text, "Numbers one"], max_length=theirs["ids"].shape[1], padding="max_length")
-    np.testing.assert_array_equal(ours["input_ids"], theirs["ids"])
-    np.testing.assert_array_equal(ours["attention_mask"], theirs["mask"])
-    logits = model(paddle.to_tensor(ours["input_ids"][:1])).logits.numpy()
+    port_batch = tokenizer([text, "Numbers one"], max_length=reference_results["ids"].shape[1], padding="max_length")
+    np.testing.assert_array_equal(port_batch["input_ids"], reference_results["ids"])
+    np.testing.assert_array_equal(port_batch["attention_mask"], reference_results["mask"])
+    logits = model(paddle.to_tensor(port_batch["input_ids"][:1])).logits.numpy()
     assert logits.dtype == np.float64
-    np.testing.assert_allclose(logits, theirs["logits"], rtol=1e-12, atol=1e-12 * np.abs(logits).max())
+    np.testing.assert_allclose(logits, reference_results["logits"], rtol=1e-12, atol=1e-12 * np.abs(logits).max())
 
 
 # -- data -----------------------------------------------------------------------------------------------------------
@@ -287,9 +287,14 @@ def test_rows_with_a_column_of_control_codes_work_too(recipe_file, tmp_path):
         f"data.files={{train: {tmp_path}/rows.jsonl}}",
     ]
     assert "data.control: missing; name the column" in problem(recipe_file, *overrides)
-    few_rows, own = tmp_path / "few.jsonl", "data.validation_fraction=null"
+    few_rows, no_validation = tmp_path / "few.jsonl", "data.validation_fraction=null"
     few_rows.write_text(json.dumps({"body": "a b c", "kind": "A"}) + "\n")
-    files = [*overrides[:-1], f"data.files={{train: {few_rows}, validation: {few_rows}}}", own, "data.control=kind"]
+    files = [
+        *overrides[:-1],
+        f"data.files={{train: {few_rows}, validation: {few_rows}}}",
+        no_validation,
+        "data.control=kind",
+    ]
     assert "data.test_fraction: A has 1 documents, too few for train, test" in problem(recipe_file, *files)
     assert "data.control: no column code in the train split" in problem(recipe_file, *overrides, "data.control=code")
     rows_with_spaces = tmp_path / "spaced.jsonl"
@@ -459,12 +464,12 @@ def test_transformers_loads_the_reformer_and_generates_the_same(reformer_run, tm
     if "No module named 'transformers'" in result.stderr or "No module named 'torch'" in result.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
     assert result.returncode == 0, result.stderr
-    theirs = np.load(tmp_path / "theirs.npz")
+    reference_results = np.load(tmp_path / "theirs.npz")
     run = load_run(reformer_run)
-    assert theirs["ids"][0].tolist() == (ids := run.tokenizer.encode(text))
+    assert reference_results["ids"][0].tolist() == (ids := run.tokenizer.encode(text))
     options = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None}
-    ours = generate_text(reformer_run, Console(file=io.StringIO()), None, text, 12, **options)
-    assert run.tokenizer.decode(theirs["said"][0, len(ids) :]) == ours
+    generated_text = generate_text(reformer_run, Console(file=io.StringIO()), None, text, 12, **options)
+    assert run.tokenizer.decode(reference_results["said"][0, len(ids) :]) == generated_text
 
 
 @pytest.mark.parametrize(
@@ -496,8 +501,8 @@ def test_a_faulty_recipe_of_a_reformer_is_refused_at_its_line(reformer_file, ove
 
 
 def test_texts_come_from_a_file_for_each_split_or_a_column_without_groups(reformer_file, tmp_path):
-    own = ["data.sources=null", "data.validation_fraction=null", "data.test_fraction=null"]
-    job = assemble(load_recipe(reformer_file, [*own, "data.files={train: cats.txt, validation: dogs.txt}"]))
+    base_overrides = ["data.sources=null", "data.validation_fraction=null", "data.test_fraction=null"]
+    job = assemble(load_recipe(reformer_file, [*base_overrides, "data.files={train: cats.txt, validation: dogs.txt}"]))
     assert job.prepared_data.test is None and job.prepared_data.summary.endswith(" to train on)")
     text = (reformer_file.parent / "cats.txt").read_text()
     assert job.tokenizer.decode(job.prepared_data.train.stream("")) == text

@@ -31,15 +31,15 @@ TEXTS = [
 def test_the_features_equal_those_of_scikit_learn():
     """Compare the products of all pairs of texts, which do not depend on the order of features."""
     features = Features(has_pairs=False)
-    ours = features.fit(TEXTS).toarray().astype(np.float64)
+    our_features = features.fit(TEXTS).toarray().astype(np.float64)
     num_words = len(features.vocabularies[0].hashes)
     words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\w+|[^\w\s]", sublinear_tf=True)
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
-    for columns, reference in ((ours[:, :num_words], words), (ours[:, num_words:], characters)):
-        theirs = reference.fit_transform(TEXTS).toarray()
-        assert columns.shape == theirs.shape
-        np.testing.assert_allclose(columns @ columns.T, theirs @ theirs.T, atol=1e-6)
-        np.testing.assert_allclose(np.sort(columns.sum(axis=0)), np.sort(theirs.sum(axis=0)), atol=1e-6)
+    for columns, reference in ((our_features[:, :num_words], words), (our_features[:, num_words:], characters)):
+        reference_features = reference.fit_transform(TEXTS).toarray()
+        assert columns.shape == reference_features.shape
+        np.testing.assert_allclose(columns @ columns.T, reference_features @ reference_features.T, atol=1e-6)
+        np.testing.assert_allclose(np.sort(columns.sum(axis=0)), np.sort(reference_features.sum(axis=0)), atol=1e-6)
 
 
 def test_texts_have_the_same_features_in_any_chunk(monkeypatch):

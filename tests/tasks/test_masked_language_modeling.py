@@ -93,11 +93,11 @@ def test_tokens_are_chosen_and_masked_as_in_bert():
 
 
 def test_whole_words_are_chosen():
-    begins = np.zeros(1000, bool)
-    begins[::2] = True
+    begins_word = np.zeros(1000, bool)
+    begins_word[::2] = True
     ids = np.random.default_rng(0).integers(2, 1000, 400)
-    word = np.cumsum(begins[ids])
-    _, labels = masking(begins_word=begins).mask(ids, np.random.RandomState(0))
+    word = np.cumsum(begins_word[ids])
+    _, labels = masking(begins_word=begins_word).mask(ids, np.random.RandomState(0))
     is_chosen = labels != -100
     assert 55 <= is_chosen.sum() <= 60
     assert all(len(set(is_chosen[word == word_number])) == 1 for word_number in set(word))
@@ -108,8 +108,8 @@ def test_whole_words_are_chosen():
 @pytest.mark.parametrize(("fraction", "num_chosen"), [(0.04, 7), (0.1, 14), (0.12, 14), (0.15, 21), (0.19, 21)])
 def test_only_the_first_chosen_word_may_exceed_the_fraction(fraction, num_chosen):
     """Test 140 tokens in words of seven tokens."""
-    begins, ids = np.arange(1000) == 500, np.tile([500, 2, 3, 4, 5, 6, 7], 20)
-    _, labels = masking(fraction, begins).mask(ids, np.random.RandomState(0))
+    begins_word, ids = np.arange(1000) == 500, np.tile([500, 2, 3, 4, 5, 6, 7], 20)
+    _, labels = masking(fraction, begins_word).mask(ids, np.random.RandomState(0))
     assert (labels != -100).sum() == num_chosen
 
 
@@ -133,8 +133,8 @@ def test_no_text_has_the_mask_token_and_words_begin_with_their_blank(tmp_path):
     assert pieces.mask_token_id == 1 and 1 not in pieces.encode("<s> a cat <mask></s><unk>")
     assert ByteTokenizer.mask_token_id not in ByteTokenizer().encode("".join(map(chr, range(600))))
     for tokenizer in (pieces, ByteTokenizer()):
-        begins = tokenizer.begins_word()[tokenizer.encode(" a cat ran")]
-        assert begins.sum() == 3 and len(tokenizer.begins_word()) == tokenizer.vocab_size
+        begins_word = tokenizer.begins_word()[tokenizer.encode(" a cat ran")]
+        assert begins_word.sum() == 3 and len(tokenizer.begins_word()) == tokenizer.vocab_size
 
 
 def test_the_run_passes_its_gate_with_its_masks_and_learns(run):
@@ -197,8 +197,8 @@ def test_training_scores_only_the_masked_positions_with_the_same_gradients(run):
     for name, full_gradient in gradients[1].items():
         np.testing.assert_allclose(gradients[0][name], full_gradient, rtol=1e-4, atol=1e-6, err_msg=name)
     loaded_run.model.leaves_out_unread = True
-    none = {**batch, "labels": paddle.full_like(batch["labels"], -100)}
-    assert math.isnan(float(loaded_run.model(**none).loss))
+    batch_without_labels = {**batch, "labels": paddle.full_like(batch["labels"], -100)}
+    assert math.isnan(float(loaded_run.model(**batch_without_labels).loss))
 
 
 @pytest.mark.parametrize("task", ["classification", "question_answering"])

@@ -49,19 +49,23 @@ def test_metrics_equal_those_of_scikit_learn(seed):
     assert metrics.classification(logits, labels) == expected_scores
     matrix = metrics.confusion(labels, predicted_labels, count)
     assert np.array_equal(matrix, confusion_matrix(labels, predicted_labels, labels=np.arange(count)))
-    theirs = precision_recall_fscore_support(labels, predicted_labels, labels=np.arange(count), zero_division=0)
-    for ours, expected_column in zip(metrics.scores_of_classes(matrix), theirs, strict=False):
-        assert np.array_equal(ours, expected_column)
+    expected_columns = precision_recall_fscore_support(
+        labels, predicted_labels, labels=np.arange(count), zero_division=0
+    )
+    for column, expected_column in zip(metrics.scores_of_classes(matrix), expected_columns, strict=False):
+        assert np.array_equal(column, expected_column)
 
     several = draw.integers(0, 2, (rows, count)) * (draw.random(count) < 0.7)  # some labels occur nowhere
     predicted_sets = (logits > 0).astype(np.int64)
     occurring_labels = np.flatnonzero((several | predicted_sets).any(axis=0))
-    each = f1_score(several, predicted_sets, labels=occurring_labels, average=None, zero_division=0)
+    expected_f1 = f1_score(several, predicted_sets, labels=occurring_labels, average=None, zero_division=0)
     assert metrics.multi_label(logits, several) == {
         "micro_f1": f1_score(several, predicted_sets, average="micro", zero_division=0),
-        "macro_f1": np.mean(each),
+        "macro_f1": np.mean(expected_f1),
         "subset_accuracy": accuracy_score(several, predicted_sets),
     }
-    theirs = precision_recall_fscore_support(several, predicted_sets, average=None, zero_division=0)
-    for ours, expected_column in zip(metrics.scores_of_several(several, predicted_sets), theirs, strict=False):
-        assert np.array_equal(ours, expected_column)
+    expected_columns = precision_recall_fscore_support(several, predicted_sets, average=None, zero_division=0)
+    for column, expected_column in zip(
+        metrics.scores_of_several(several, predicted_sets), expected_columns, strict=False
+    ):
+        assert np.array_equal(column, expected_column)

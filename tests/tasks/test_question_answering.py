@@ -289,8 +289,8 @@ def test_limits_of_the_data_are_noted(tmp_path):
     (tmp_path / "train.json").write_text(json.dumps([long]))
     notes = " ".join(assemble(recipe).notes)
     assert "1 train answers are longer than data.max_answer_length and cannot be found; the longest has 20 to" in notes
-    none = {**row, "answers": {"text": [], "answer_start": []}}
-    (tmp_path / "validation.jsonl").write_text(json.dumps(none))
+    row_without_answer = {**row, "answers": {"text": [], "answer_start": []}}
+    (tmp_path / "validation.jsonl").write_text(json.dumps(row_without_answer))
     assert "1 validation questions have no answer; set data.no_answer_threshold" in " ".join(assemble(recipe).notes)
 
 
@@ -323,8 +323,8 @@ def test_a_mistake_is_reported_at_its_key(tmp_path, changes, expected_error):
 
 def test_a_misplaced_answer_is_reported_at_the_file(tmp_path):
     path = write_recipe(tmp_path)
-    wrong = {**rows("train", 1)[0], "answers": {"text": ["zzz"], "answer_start": [0]}}
-    (tmp_path / "train.json").write_text(json.dumps([wrong]))
+    wrong_row = {**rows("train", 1)[0], "answers": {"text": ["zzz"], "answer_start": [0]}}
+    (tmp_path / "train.json").write_text(json.dumps([wrong_row]))
     with pytest.raises(UserError, match=r"data\.files\.train: .*train\.json: 1 of 1 questions have answers that"):
         check_data(load_recipe(path))
 

@@ -45,8 +45,8 @@ def test_csv_may_hold_positions_lists_and_no_answers(tmp_path):
         "c": ([], []),
     }
     answers_cell = "{'text': ['art', 'The'], 'answer_start': [12, 0]}"
-    none = "{'text': [], 'answer_start': []}"
-    rows = [[name, "?", context, none] for name, context in zip("abc", CONTEXTS, strict=True)]
+    no_answers_cell = "{'text': [], 'answer_start': []}"
+    rows = [[name, "?", context, no_answers_cell] for name, context in zip("abc", CONTEXTS, strict=True)]
     rows[0][3] = answers_cell
     loaded_recipe = recipe(tmp_path, ["id", "question", "context", "answers"], rows)
     assert answers_of(loaded_recipe)["a"] == (["art", "The"], [12, 0])
@@ -63,7 +63,7 @@ def test_missing_ids_and_positions_are_replaced(tmp_path):
     loaded_recipe = recipe(tmp_path, columns, rows, more + "  misplaced_answers: find\n")
     assert answers_of(loaded_recipe) == {"1": (["art"], [12]), "2": (["“yes”"], [9]), "3": (["more"], [3])}
     (note,) = [note for note in loaded_recipe.found.notes if "no answer_start" in note]
-    assert "3 found (" in note and all(f"1 {way}" in note for way in (FIRST, ONLY, NORMALIZED_MATCH))
+    assert "3 found (" in note and all(f"1 {placement}" in note for placement in (FIRST, ONLY, NORMALIZED_MATCH))
 
 
 def test_an_answer_without_a_position_prefers_a_whole_word():

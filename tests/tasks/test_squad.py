@@ -81,8 +81,11 @@ def test_an_empty_reference_is_scored_like_each_version():
     """
     assert score_one("a", "the") == (100, 0)
     unanswerable = example(name="q2")
-    both = scoring.score([example("the", "red"), unanswerable], {"q1": "a", "q2": ""})
-    assert (both["exact_match"], both["f1"]) == (50, 50)  # the answer of q1 is "red", q2 has no answer
+    scores_of_both = scoring.score([example("the", "red"), unanswerable], {"q1": "a", "q2": ""})
+    assert (scores_of_both["exact_match"], scores_of_both["f1"]) == (
+        50,
+        50,
+    )  # the answer of q1 is "red", q2 has no answer
     for answer, expected_score in (("something", 0), ("the", 100)):
         scores = scoring.score([unanswerable], {"q2": answer})
         assert scores == {

@@ -38,16 +38,16 @@ TEXT, ANSWER = "Helsinki", {"text": "Helsinki", "answer_start": 0}
 QUESTION = {"id": "q1", "question": "What?"}
 
 
-def covid_like(wrong: int = 234, num_missing: int = 4, questions: int = 800) -> dict:
+def covid_like(num_misplaced: int = 234, num_missing: int = 4, num_questions: int = 800) -> dict:
     """Return a document like COVID-QA: no titles, integers as ids and long contexts.
 
     Some answers are a few characters away from their answer_start or have other blanks; the last few do not occur.
     """
     draw = np.random.default_rng(7)
     paragraphs = []
-    misplaced_ids = set(draw.choice(questions, wrong, replace=False).tolist())
-    nowhere = set(sorted(misplaced_ids)[wrong - num_missing :])
-    for number in range(questions // 4):
+    misplaced_ids = set(draw.choice(num_questions, num_misplaced, replace=False).tolist())
+    nowhere = set(sorted(misplaced_ids)[num_misplaced - num_missing :])
+    for number in range(num_questions // 4):
         words = [f"{draw.integers(10**6)}x{index}" for index in range(60)]
         context, qas = " ".join(words), []
         for name in range(4 * number, 4 * number + 4):
@@ -66,9 +66,9 @@ def covid_like(wrong: int = 234, num_missing: int = 4, questions: int = 800) -> 
 
 def recipe_for(folder: Path, content: object, **data: object) -> Path:
     """Write a recipe that trains on a file and validates on a small correct file."""
-    right = [{**QUESTION, "context": CONTEXT, "answers": [ANSWER]}]
+    valid_rows = [{**QUESTION, "context": CONTEXT, "answers": [ANSWER]}]
     (folder / "train.json").write_text(content if isinstance(content, str) else json.dumps(content))
-    (folder / "validation.json").write_text(json.dumps(right))
+    (folder / "validation.json").write_text(json.dumps(valid_rows))
     values = json.loads(json.dumps(RECIPE))
     values["data"]["files"]["validation"] = "validation.json"
     values["data"] |= data
@@ -149,8 +149,8 @@ def test_an_answer_is_found_in_the_context_s_own_characters(context, text, start
 
 def test_a_question_with_a_missing_answer_is_omitted_unless_none_is_left():
     two = squad.Example("q", "a red sea", "?", ("red", "blue"), (2, 3))
-    good = squad.Example("r", "a red sea", "?", ("red", ""), (2, 10**12))
-    placed_examples, note = place_answers([two, good], "find", "x")
+    valid_example = squad.Example("r", "a red sea", "?", ("red", ""), (2, 10**12))
+    placed_examples, note = place_answers([two, valid_example], "find", "x")
     assert [item.id for item in placed_examples] == ["r"] and note is not None and "0 found, 1 left out: 'q'" in note
     assert placed_examples[0].answer_starts == (
         2,
@@ -203,10 +203,16 @@ def test_questions_without_an_answer_are_recognized_in_several_layouts(tmp_path,
 
 def third(question: object = None, **paragraph: object) -> dict:
     """Return three articles, the third with a fault in its second paragraph."""
-    good = {"context": CONTEXT, "qas": []}
+    valid_paragraph = {"context": CONTEXT, "qas": []}
     valid_question = {**QUESTION, "answers": [ANSWER]}
-    bad = {**good, "qas": [{**valid_question, "id": "first"}, question], **paragraph}
-    return {"data": [{"paragraphs": [good]}, {"paragraphs": [good]}, {"paragraphs": [good, bad]}]}
+    faulty_paragraph = {**valid_paragraph, "qas": [{**valid_question, "id": "first"}, question], **paragraph}
+    return {
+        "data": [
+            {"paragraphs": [valid_paragraph]},
+            {"paragraphs": [valid_paragraph]},
+            {"paragraphs": [valid_paragraph, faulty_paragraph]},
+        ]
+    }
 
 
 @pytest.mark.parametrize(
@@ -237,7 +243,7 @@ def test_a_fault_is_reported_in_one_line_with_its_place(tmp_path, content, expec
 
 def test_messages_about_a_paragraph_name_its_document(tmp_path):
     recipe = load_recipe(recipe_for(tmp_path, covid_like(), misplaced_answers="drop", document="document_id"))
-    (tmp_path / "validation.json").write_text(json.dumps(covid_like(wrong=4)))
+    (tmp_path / "validation.json").write_text(json.dumps(covid_like(num_misplaced=4)))
     assert len(question_answering.load_splits(recipe)["train"]) == 800 - 234
 
 
@@ -318,8 +324,8 @@ def published_v2(rows: list[dict], predictions: dict[str, str]) -> dict[str, flo
     for row in rows:
         gold = [text for text in row["answers"]["text"] if scoring.normalize(text)] or [""]
         words = [(scoring.normalize(text).split(), scoring.normalize(predictions[row["id"]]).split()) for text in gold]
-        exact[row["id"]] = max(float(theirs == ours) for theirs, ours in words)
-        f1[row["id"]] = max(_overlap(theirs, ours) for theirs, ours in words)
+        exact[row["id"]] = max(float(reference_words == predicted_words) for reference_words, predicted_words in words)
+        f1[row["id"]] = max(_overlap(reference_words, predicted_words) for reference_words, predicted_words in words)
     groups = {
         "": [row["id"] for row in rows],
         "HasAns_": [row["id"] for row in rows if row["answers"]["text"]],
@@ -333,18 +339,18 @@ def published_v2(rows: list[dict], predictions: dict[str, str]) -> dict[str, flo
     return scores
 
 
-def _overlap(theirs: list[str], ours: list[str]) -> float:
-    if not theirs or not ours:
-        return float(theirs == ours)
-    num_common = sum(min(theirs.count(word), ours.count(word)) for word in set(theirs))
+def _overlap(reference_words: list[str], predicted_words: list[str]) -> float:
+    if not reference_words or not predicted_words:
+        return float(reference_words == predicted_words)
+    num_common = sum(min(reference_words.count(word), predicted_words.count(word)) for word in set(reference_words))
     return (
         0.0
         if not num_common
         else 2
         * num_common
-        / len(theirs)
-        * (num_common / len(ours))
-        / (num_common / len(theirs) + num_common / len(ours))
+        / len(reference_words)
+        * (num_common / len(predicted_words))
+        / (num_common / len(reference_words) + num_common / len(predicted_words))
     )
 
 

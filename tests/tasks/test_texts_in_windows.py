@@ -87,8 +87,8 @@ def test_every_text_is_read_completely_and_predicted_equally_by_all_commands(run
     result = json.loads((run / "metrics.json").read_text())
     assert evaluate(run, console(), "validation") == pytest.approx(result["validation"], abs=1e-5)
     if problem == "single_label":
-        right = [row["predicted_label"] == row["label"] for row in saved_rows]
-        assert result["validation"]["accuracy"] == pytest.approx(np.mean(right))
+        is_correct = [row["predicted_label"] == row["label"] for row in saved_rows]
+        assert result["validation"]["accuracy"] == pytest.approx(np.mean(is_correct))
     counts = {"train": 32, "validation": 9}
     windows = {
         split_name: sum(-(-len(row["text"]) // LONGEST) for row in rows(problem, count))
@@ -102,11 +102,11 @@ def test_every_text_is_read_completely_and_predicted_equally_by_all_commands(run
 
 def test_other_texts_do_not_matter_and_a_cut_text_is_predicted_differently(run, tmp_path):
     text = rows("single_label", 9)[8]["text"]
-    (alone,) = predict(run, console(), texts=[text])
-    among = predict(run, console(), texts=["a", text, text[:LONGEST], "cow " * 50])
-    assert among[1].probabilities == pytest.approx(alone.probabilities, abs=1e-6)
-    assert among[2].probabilities != pytest.approx(alone.probabilities, abs=1e-6)
-    assert not any(prediction.is_truncated for prediction in among)
+    (single_prediction,) = predict(run, console(), texts=[text])
+    batch_predictions = predict(run, console(), texts=["a", text, text[:LONGEST], "cow " * 50])
+    assert batch_predictions[1].probabilities == pytest.approx(single_prediction.probabilities, abs=1e-6)
+    assert batch_predictions[2].probabilities != pytest.approx(single_prediction.probabilities, abs=1e-6)
+    assert not any(prediction.is_truncated for prediction in batch_predictions)
     assert classify(load_run(run), []) == []
 
 

@@ -136,12 +136,20 @@ def test_scores_equal_those_of_seqeval():
             true_tags if draws.random() < 0.4 else random_tags
             for true_tags, random_tags in zip(true, predicted_tags, strict=True)
         ]
-        theirs = {"f1": f1_score, "precision": precision_score, "recall": recall_score, "accuracy": accuracy_score}
+        seqeval_functions = {
+            "f1": f1_score,
+            "precision": precision_score,
+            "recall": recall_score,
+            "accuracy": accuracy_score,
+        }
         assert tags.score(true, predicted_tags) == pytest.approx(
-            {name: of(true, predicted_tags) for name, of in theirs.items()}
+            {name: of(true, predicted_tags) for name, of in seqeval_functions.items()}
         )
-    none = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
-    assert tags.score([["O"]], [["O"]]) == {**none, "accuracy": 1.0} and tags.score([], []) == {**none, "accuracy": 0.0}
+    zero_scores = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+    assert tags.score([["O"]], [["O"]]) == {**zero_scores, "accuracy": 1.0} and tags.score([], []) == {
+        **zero_scores,
+        "accuracy": 0.0,
+    }
 
 
 # -- files and rows -------------------------------------------------------------------------------------------------
@@ -308,8 +316,10 @@ def test_a_word_without_its_own_token_continues_the_previous_entity():
     one_token = SimpleNamespace(pad_token_id=0, encode_with_offsets=lambda text: ([7], [(0, len(text))]))
     windows = TaggedWindows(["don't"], [[(0, 3), (3, 4), (4, 5)]], None, one_token, 8, 2, uses_cache=False)
     assert windows.window_of.tolist() == [0, NO_POSITION, NO_POSITION]
-    begins, inside, outside = (windows.of_words(np.full((1, 8), n), np.ones((1, 8)))[0][0].tolist() for n in (3, 4, 0))
-    assert (begins, inside, outside) == ([3, 4, 4], [4, 4, 4], [0, 0, 0])
+    begin_labels, inside_labels, outside_labels = (
+        windows.of_words(np.full((1, 8), n), np.ones((1, 8)))[0][0].tolist() for n in (3, 4, 0)
+    )
+    assert (begin_labels, inside_labels, outside_labels) == ([3, 4, 4], [4, 4, 4], [0, 0, 0])
 
 
 def test_an_evaluation_omits_the_padding_of_labels():
@@ -351,13 +361,15 @@ def test_entities_of_a_text_and_of_a_file_equal_those_of_a_server(run, tmp_path)
     texts = [*(row["text"] for row in rows_of_test), "so and", "in Rome " * 30]
     entities_by_text = predict(folder, Console(file=output, width=100), texts=texts)
     spans = [
-        [(entity["start"], entity["end"], entity["label"], entity["text"]) for entity in own]
-        for own in entities_by_text
+        [(entity["start"], entity["end"], entity["label"], entity["text"]) for entity in expected_entities]
+        for expected_entities in entities_by_text
     ]
-    for row, own in zip(rows_of_test, spans, strict=False):
-        assert own == [tuple(entity.values())[:4] for entity in json.loads(row["predicted_entities"])]
+    for row, expected_entities in zip(rows_of_test, spans, strict=False):
+        assert expected_entities == [tuple(entity.values())[:4] for entity in json.loads(row["predicted_entities"])]
     assert all(
-        text[start:end] == entity for text, own in zip(texts, spans, strict=True) for start, end, _, entity in own
+        text[start:end] == entity
+        for text, expected_entities in zip(texts, spans, strict=True)
+        for start, end, _, entity in expected_entities
     )
     assert entities_by_text[3] == [] and len(entities_by_text[4]) >= 25 and 0 < entities_by_text[4][0]["score"] <= 1
     assert "Rome" in output.getvalue() and "no entity: so and" in output.getvalue()
@@ -370,7 +382,7 @@ def test_entities_of_a_text_and_of_a_file_equal_those_of_a_server(run, tmp_path)
         labeled_files[kind] = target
     lines = [json.loads(line) for line in labeled_files["jsonl"].read_text().splitlines()]
     assert [[entity["text"] for entity in row["predicted_entities"]] for row in lines] == [
-        [entity["text"] for entity in own] for own in entities_by_text
+        [entity["text"] for entity in expected_entities] for expected_entities in entities_by_text
     ]
     with labeled_files["csv"].open(newline="") as file:
         assert [json.loads(row["predicted_entities"]) for row in csv.DictReader(file)] == [
@@ -538,8 +550,8 @@ def test_a_recipe_is_written_for_each_layout(tmp_path, monkeypatch, name):
     ],
 )
 def test_one_wrong_row_of_entities_is_named(tmp_path, entities, error_pattern):
-    good = [{"text": "Ann ran", "label": [[0, 3, "PER"]]}] * 20
-    lines = [*good[:2], {"text": "Ann ran", "label": entities}, *good]
+    valid_rows = [{"text": "Ann ran", "label": [[0, 3, "PER"]]}] * 20
+    lines = [*valid_rows[:2], {"text": "Ann ran", "label": entities}, *valid_rows]
     (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(UserError, match=error_pattern):
         new_recipe(tmp_path / "set.jsonl", tmp_path / "new.yaml")

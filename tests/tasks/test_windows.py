@@ -106,13 +106,16 @@ def test_windows_may_be_padded_beyond_their_tokens():
     short = Windows([example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9)
     padded_windows = Windows([example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9, length=32)
     assert len(padded_windows) == len(short) > 1
-    for ours, theirs in zip(
+    for padded_window, short_window in zip(
         (padded_windows[i] for i in range(len(short))), (short[i] for i in range(len(short))), strict=True
     ):
-        assert ours["input_ids"].shape == ours["attention_mask"].shape == (32,)
-        np.testing.assert_array_equal(ours["input_ids"][:20], theirs["input_ids"])
-        assert not ours["input_ids"][20:].any() and ours["attention_mask"].sum() == theirs["attention_mask"].sum()
-        assert ours["start_positions"] == theirs["start_positions"]
+        assert padded_window["input_ids"].shape == padded_window["attention_mask"].shape == (32,)
+        np.testing.assert_array_equal(padded_window["input_ids"][:20], short_window["input_ids"])
+        assert (
+            not padded_window["input_ids"][20:].any()
+            and padded_window["attention_mask"].sum() == short_window["attention_mask"].sum()
+        )
+        assert padded_window["start_positions"] == short_window["start_positions"]
 
 
 def test_an_answer_inside_a_token_is_reported_with_the_tokens_text(tmp_path):
@@ -127,9 +130,9 @@ def test_an_answer_inside_a_token_is_reported_with_the_tokens_text(tmp_path):
 def test_tokens_are_cached_by_text_and_tokenizer(tmp_path, monkeypatch):
     first = tokenize_once([CONTEXT, "x"], ByteTokenizer())
     monkeypatch.setattr(ByteTokenizer, "encode_with_offsets", None)  # must not be called again
-    again = tokenize_once([CONTEXT, "x"], ByteTokenizer())
+    repeated_tokens = tokenize_once([CONTEXT, "x"], ByteTokenizer())
     for name in ("ids", "spans", "bounds"):
-        assert np.array_equal(getattr(first, name), getattr(again, name))
+        assert np.array_equal(getattr(first, name), getattr(repeated_tokens, name))
     with pytest.raises(TypeError):
         tokenize_once([CONTEXT + "x"], ByteTokenizer())
     assert len(tokenize_once([CONTEXT, "x"], pieces(tmp_path)).ids) < len(first.ids)

@@ -150,11 +150,11 @@ class _AsksAgain(_Raises):
 
     @staticmethod
     def backward(ctx, dy):
-        again = paddle.ones_like(dy)
-        again.stop_gradient = False
+        recomputed_output = paddle.ones_like(dy)
+        recomputed_output.stop_gradient = False
         with paddle.enable_grad():
-            paddle.autograd.backward([_Raises.apply(again)], [dy])
-        return again.grad
+            paddle.autograd.backward([_Raises.apply(recomputed_output)], [dy])
+        return recomputed_output.grad
 
 
 class _TakesAll(_Raises):
