@@ -17,7 +17,7 @@ import paddle
 from gates import ROOT
 
 from models.operations import loop_code
-from toolkit.parity.candidate import loop_outputs
+from toolkit.parity.candidate import loop_errors
 from toolkit.parity.judge.loops import faults
 from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall
@@ -237,17 +237,22 @@ def calls(function: str, *more: str) -> Iterator[LoopCall]:
             yield LoopCall(function, arguments)
 
 
+def is_shape(argument: Any) -> bool:
+    """Return whether an argument of a call is the shape of an array: a list of whole numbers."""
+    return isinstance(argument, list) and bool(argument) and all(isinstance(size, int) for size in argument)
+
+
 def _fits(arguments: list, max_numbers: int, max_numbers_of_layer: int) -> bool:
     """Return whether the arguments of a function are within the maximum sizes."""
-    numbers = max(math.prod(shape) for shape in arguments if loop_accuracy.is_shape(shape))
+    numbers = max(math.prod(shape) for shape in arguments if is_shape(shape))
     return numbers <= max_numbers and all(math.prod(shape) <= max_numbers_of_layer for shape in _inside(arguments))
 
 
 def _inside(arguments: list) -> Iterator[list[int]]:
     """Yield the shapes in nested lists of shapes."""
     for of in arguments:
-        if isinstance(of, list) and not loop_accuracy.is_shape(of):
-            yield from filter(loop_accuracy.is_shape, of)
+        if isinstance(of, list) and not is_shape(of):
+            yield from filter(is_shape, of)
             yield from _inside(of)
 
 
@@ -357,7 +362,7 @@ def describe_errors(monkeypatch, threads: OneAfterAnother, call: LoopCall, count
     truths = CHECKS[call.function].exact(*arguments)
     for threads.threads in counts if call.function not in TOGETHER else (1,):
         try:
-            outputs = threads.outputs(monkeypatch, functools.partial(loop_outputs.outputs, call, arguments))
+            outputs = threads.outputs(monkeypatch, functools.partial(loop_errors.compute_outputs, call, arguments))
         except AssertionError as problem:
             return f"{call} with {threads.threads} threads: {problem}"
         for _, message in faults([loop_accuracy.measure_error(call, outputs, truths)]):

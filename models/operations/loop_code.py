@@ -272,11 +272,11 @@ def _file_name(loop: str) -> str:
     Args:
         loop: name of the loop.
     """
-    return f"{loop}-{_key()[:16]}.o"
+    return f"{loop}-{code_key()[:16]}.o"
 
 
 @functools.cache
-def _key() -> str:
+def code_key() -> str:
     """Return a hash of everything that determines the machine code: sources, compiler, processor."""
     sources = (*LOOP_FILES, "loop_arguments.py", "kernels.py", Path(__file__).name)
     parts = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in sources]

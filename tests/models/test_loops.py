@@ -317,8 +317,8 @@ def test_other_loops_or_another_compiler_have_other_code(monkeypatch):
     from models.operations import loop_code
 
     def key() -> str:
-        loop_code._key.cache_clear()
-        return loop_code._key()
+        loop_code.code_key.cache_clear()
+        return loop_code.code_key()
 
     first = key()
     versions = loop_code.importlib.metadata.version

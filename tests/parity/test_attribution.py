@@ -14,12 +14,13 @@ from gates import ROOT, copied_source, quiet, toolkit_in
 from handed import measure_messages
 
 from models.operations import compiled, kernels, loop_code, ops
+from models.operations.loop_arguments import DECLARED
+from toolkit.machine.runtime import cache_folder
+from toolkit.parity.bundle.cache import MEASUREMENTS
 from toolkit.parity.candidate import attribution as candidate
-from toolkit.parity.candidate import forced_input
-from toolkit.parity.candidate.result import send_own_draws_and_loops
+from toolkit.parity.candidate import forced_input, loop_errors
 from toolkit.parity.comparator import attribution as compared_attribution
 from toolkit.parity.comparator import forced_input as compared_forced_input
-from toolkit.parity.comparator import result as compared_result
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.handover import Sender
 from toolkit.parity.exchange.results import AttributionResult, ReferenceResult, read_results
@@ -136,33 +137,39 @@ def test_every_loop_that_a_model_computes_with_is_tried_and_none_is_blamed_witho
     assert attribution.describe_inaccurate_operation(found) == ""  # all kinds are within their bounds: none stands out
 
 
-def by_themselves(job: Path) -> list[LoopError]:
-    """The errors of the loops that a step runs."""
-    content = files.read_job(job)
-    content = replace(content, dtypes=())
-    return measure_messages(
-        compared_result.Ledger(content, job), lambda sender: send_own_draws_and_loops(content, job, sender)
-    ).loops
-
-
-@pytest.mark.parametrize("model", ["ctrl", "reformer"])
-def test_every_loop_of_a_step_is_tried_by_itself_and_right(model, done, monkeypatch):
+def test_every_loop_is_accurate_in_isolation_and_measured_once(monkeypatch):
+    """If the machine code changes, the loops are measured again."""
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
-    ran: set[str] = set()
-    plain = loop_code.run_loop
-    monkeypatch.setattr(loop_code, "run_loop", lambda loop, *given: ran.add(loop) or plain(loop, *given))
-    job, _ = done(model)
-    errors = by_themselves(job)
-    assert {one.loop for one in errors} == ran - {"draw_mask"} and len(ran) > 7
+    errors = loop_errors.cached_errors()
+    sources = "".join(Path(loop_code.__file__).with_name(name).read_text() for name in loop_code.LOOP_FILES)
+    loops_of_files = {name for name in DECLARED if f"\ndef {name}(" in sources}
+    assert {error.loop for error in errors} == loops_of_files - {"draw_mask"} and len(errors) > 25
     assert list(loops.faults(errors)) == []
-    for one in errors:
-        file, _, line = one.where.partition(":")
-        assert (ROOT / file).read_text().splitlines()[int(line) - 1].startswith(f"def {one.loop}(")
+    for error in errors:
+        file, _, line = error.where.partition(":")
+        assert (ROOT / file).read_text().splitlines()[int(line) - 1].startswith(f"def {error.loop}(")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_errors, "measure_errors", lambda: pytest.fail("the loops were measured again"))
+        assert loop_errors.cached_errors() == errors
+    monkeypatch.setattr(loop_code, "code_key", lambda: "of other loops")
+    monkeypatch.setattr(loop_errors, "measure_errors", lambda: errors[:1])
+    assert loop_errors.cached_errors() == errors[:1]
 
 
-def test_a_composed_step_has_no_loops_to_be_tried(done, monkeypatch):
+def test_a_damaged_cache_of_errors_is_measured_again(monkeypatch, capsys):
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    monkeypatch.setattr(loop_code, "code_key", lambda: "of a damaged entry")
+    monkeypatch.setattr(loop_errors, "measure_errors", lambda: [LoopError("keep", "keep", [], 0.515625, 1.0)])
+    errors = loop_errors.cached_errors()
+    (stored,) = [file for file in cache_folder().rglob(MEASUREMENTS) if "0.515625" in file.read_text()]
+    stored.write_text(stored.read_text().replace("0.515625", "0.25"))
+    assert loop_errors.cached_errors() == errors
+    assert "the cache is damaged" in capsys.readouterr().err
+
+
+def test_no_loops_are_measured_where_operations_are_composed(monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPOSED)
-    assert by_themselves(done("ctrl")[0]) == []
+    assert loop_errors.cached_errors() == loop_errors.measure_errors() == []
 
 
 @pytest.mark.slow
@@ -173,7 +180,7 @@ def test_a_loop_that_is_wrong_by_less_than_a_step_shows_is_named_by_itself(model
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     job, reference = done(model)
     with find_mutant(fault).in_force():
-        found = [f"loop:{loop}" for loop, _ in loops.faults(by_themselves(job))]
+        found = [f"loop:{loop}" for loop, _ in loops.faults(loop_errors.measure_errors())]
         free_run, _ = attribution.find_largest_error(reference, free_run_of(job))
     assert found == [find_mutant(fault).culprit]
     assert free_run <= 1

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from toolkit.commands.doctor.finding import Finding, reinstall_command, split_message
-from toolkit.commands.doctor.frameworks import check_environment, check_paddle, check_paddlenlp, check_reference
+from toolkit.commands.doctor.frameworks import (
+    check_environment,
+    check_loops,
+    check_paddle,
+    check_paddlenlp,
+    check_reference,
+)
 from toolkit.commands.doctor.machine import check_caches, check_disk, check_memory
 from toolkit.commands.doctor.services import check_hub, check_wandb
 from toolkit.commands.doctor.versions import check_versions
@@ -39,6 +45,7 @@ def run_checks(reference_python: str | None, *, network: bool) -> list[Finding]:
         "versions": check_versions,
         "paddle": check_paddle,
         "paddlenlp": check_paddlenlp,
+        "loops": check_loops,
         "threads": check_environment,
         "reference": lambda: check_reference(reference_python),
         "hub": lambda: check_hub(network=network),

@@ -71,6 +71,33 @@ def check_paddlenlp() -> Iterator[Finding]:
         yield Finding("paddlenlp", "ok", f"{answer.values['version']}, and the ports")
 
 
+LOOPS = """
+from toolkit.machine import runtime
+runtime.configure_paddle("cpu")
+from toolkit.parity.candidate import loop_errors
+from toolkit.parity.judge import loops
+errors = loop_errors.cached_errors()
+say(count=len({error.loop for error in errors}))
+say(faults=[f"{loop} {message}" for loop, message in loops.faults(errors)])
+"""
+
+
+def check_loops() -> Iterator[Finding]:
+    """Check the accuracy of the compiled loops on this processor, which the next gates then read from the cache."""
+    from models.operations import kernels
+
+    answer = run_in_child(LOOPS)
+    remedy = f"export {kernels.VARIABLE}={kernels.COMPOSED}"
+    if answer.failure:
+        yield Finding("loops", "fault", f"the compiled loops do not work: {answer.failure}", remedy)
+        return
+    for fault in answer.values["faults"]:
+        yield Finding("loops", "fault", f"the compiled loop {fault}", remedy)
+    if not answer.values["faults"]:
+        count = answer.values["count"]
+        yield Finding("loops", "ok", f"{count} compiled loops are accurate" if count else "compiled loops are not used")
+
+
 def check_environment() -> Iterator[Finding]:
     """Check whether the shell overrides variables that :func:`toolkit.machine.runtime.paddle_environment` sets."""
     from models.operations import kernels

@@ -141,10 +141,9 @@ class WatchedSource:
 
 
 def send_draws(job: Job, folder: Path, sender: Sender) -> None:
-    """Send the port's own draws in a few float32 training steps, then generate a few tokens.
+    """Send the port's own draws in a few float32 training steps.
 
-    The steps recompute layers in the backward if the family can. The generated tokens only call the compiled loops of
-    generation.
+    The steps recompute layers in the backward if the family can.
 
     Args:
         job: description of the comparison.
@@ -154,9 +153,6 @@ def send_draws(job: Job, folder: Path, sender: Sender) -> None:
     kind = ported_class(job.model)
     step = kind(job, folder, "float32", kind.recomputing_backward)
     watched_steps(step.model, step.batch, job.seed, DrawSender(sender))
-    step.model.eval()
-    with paddle.no_grad():
-        step.generate()
 
 
 def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, receiver: DrawReceiver) -> None:

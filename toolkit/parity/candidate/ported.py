@@ -231,9 +231,6 @@ class PortedStep(Step):
             if name not in plain or self.model.adapter.is_target(name.removesuffix(".weight")):
                 measure(f"merged:{name}", value)
 
-    def generate(self) -> None:
-        """Generate a few tokens if the family has compiled loops for generation, so that these are recorded, too."""
-
     def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the parameter gradients of one step without hooks, with the port's own draws and choices.
 

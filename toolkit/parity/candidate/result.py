@@ -19,7 +19,7 @@ from models.families import part
 from models.files import hub
 from models.port import lora
 from toolkit.machine import runtime
-from toolkit.parity.candidate import generators, judged, loop_outputs
+from toolkit.parity.candidate import generators, judged, loop_errors
 from toolkit.parity.candidate.ported import PortedStep, ported_class
 from toolkit.parity.candidate.step import PLAIN, make_step, step_class
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
@@ -70,7 +70,8 @@ def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
     sender.begin()
     if issubclass(kind, PortedStep):
         if not early:
-            send_own_draws_and_loops(job, folder, sender)
+            generators.send_draws(job, folder, sender)
+            sender.send_json("loops", loop_errors.cached_errors())
             sender.send_json("judged", judged.of_run(job, folder))
         send_loaded_weights(job, sender)
         send_initial_values(job, sender)
@@ -92,28 +93,14 @@ def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> Non
     backwards = step.backwards
     step.places()  # reads the source code once for all dtypes
     del step
-    send_own_draws_and_loops(job, folder, sender)
+    generators.send_draws(job, folder, sender)
+    sender.send_json("loops", loop_errors.cached_errors())
     sender.send_json("judged", judged.of_run(job, folder))
     if not job.brief:
         for dtype in job.dtypes:
             sender.begin("", dtype)
             send_replays(backwards, job, folder, sender, dtype)
     sender.begin()
-
-
-def send_own_draws_and_loops(job: Job, folder: Path, sender: Sender, *, tries_loops: bool = True) -> None:
-    """Send the port's own random draws, and the outputs of its compiled loops in isolation.
-
-    Args:
-        job: the job.
-        folder: job folder.
-        sender: sending end of the pipe to the comparator.
-        tries_loops: whether to send the outputs of the loops, too.
-    """
-    with loop_outputs.record_calls() as calls:
-        generators.send_draws(job, folder, sender)
-    if tries_loops:
-        loop_outputs.send_outputs(calls, sender)
 
 
 def _run_streamed(job: Job, folder: Path, sender: Sender) -> None:
@@ -267,10 +254,9 @@ def needs_replays(mutant: Mutant) -> bool:
 def needs_draws(mutant: Mutant) -> bool:
     """Return whether the trial of a mutant includes the port's own draws.
 
-    It does if the draws may show the fault, if they run a compiled loop that has the fault, or if the change is
-    harmless and no part of a gate may report it.
+    It does if the draws may show the fault, or if the change is harmless and no part of a gate may report it.
     """
-    return mutant.draws or mutant.dtype == "float32" or bool(mutant.harmless)
+    return mutant.draws or bool(mutant.harmless)
 
 
 def send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
@@ -301,8 +287,11 @@ def send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.n
                 parts = {"sends_replays": needs_replays(mutant), "checks_hooks": False}
                 send_dtype(job, folder, sender, truth, mutant.dtype, **parts)
                 sender.begin(name)
-                if issubclass(step_class(job.model), PortedStep) and needs_draws(mutant):
-                    send_own_draws_and_loops(job, folder, sender, tries_loops=mutant.dtype == "float32")
+                if issubclass(step_class(job.model), PortedStep):
+                    if needs_draws(mutant):
+                        generators.send_draws(job, folder, sender)
+                    if mutant.dtype == "float32":
+                        sender.send_json("loops", loop_errors.measure_errors())
         except BrokenPipeError:
             raise
         except Exception as error:

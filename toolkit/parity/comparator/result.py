@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from toolkit.parity.comparator.dtype import DtypeLedger, ReferenceFiles, difference_from_plain
 from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.loading import LoadedWeights
@@ -26,9 +24,7 @@ from toolkit.parity.exchange.results import (
     NewWeights,
 )
 from toolkit.parity.job.job import Job
-from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.initial_values import Samples, compare_sides
-from toolkit.parity.measure.loop_accuracy import LoopCall, LoopError
 
 
 @dataclass
@@ -56,7 +52,6 @@ class Side(MessageHandler):
     raised: str | None = None
     has_loaded: bool = False
     has_drawn: bool = False
-    _loop: tuple[LoopCall, list[np.ndarray]] | None = None
 
     @functools.cached_property
     def own_draws(self) -> OwnDraws:
@@ -88,23 +83,6 @@ class Side(MessageHandler):
         """
         self.has_drawn = True
         self.own_draws.handle(message)
-
-    @handles("loop")
-    def _begin_loop(self, message: Message, call: LoopCall) -> None:
-        """Record a call of a compiled loop, whose outputs come next."""
-        self._finish_loop()
-        self._loop = call, []
-
-    @handles("loop output")
-    def _keep_loop_output(self, message: Message, content: None) -> None:
-        """Keep an output of the last call of a compiled loop.
-
-        Args:
-            message: message of the port's process, with the name and, if it sends an array, the array.
-            content: further content of the message; None if there is none.
-        """
-        assert self._loop is not None
-        self._loop[1].append(message.value())
 
     @handles("loader")
     def _begin_loading(self, message: Message, content: None) -> None:
@@ -156,7 +134,7 @@ class Side(MessageHandler):
         """
         self.raised = reason
 
-    @handles("tokens", "tokenizer places", "leaks", "limited lines", "judged", "execution")
+    @handles("tokens", "tokenizer places", "loops", "leaks", "limited lines", "judged", "execution")
     def _set_own_report(self, message: Message, content: Any) -> None:
         """Record a result that the port's process has measured itself, under the message's kind.
 
@@ -166,20 +144,9 @@ class Side(MessageHandler):
         """
         setattr(self.own_report, message.kind.replace(" ", "_"), content)
 
-    def _finish_loop(self) -> None:
-        """Measure the error of the last compiled loop, after its outputs have come."""
-        if self._loop is not None:
-            self.own_report.loops.append(loop_accuracy.measure_error(*self._loop))
-            self._loop = None
-
     def generators(self) -> GeneratorStats:
         """Return the counts of the port's own draws; empty for a user's port, which draws with Paddle's functions."""
         return self.own_draws.stats() if self.reference.job.pair is None else GeneratorStats()
-
-    def loops_by_themselves(self) -> list[LoopError]:
-        """Return the errors of the compiled loops in isolation."""
-        self._finish_loop()
-        return self.own_report.loops
 
     def new_weights(self) -> NewWeights:
         """Return the comparison of both sides' newly initialized parameters; empty for a user's port."""
@@ -258,7 +225,7 @@ class Ledger(MessageHandler):
             loading_problems=side.loaded_weights.problems() if side.has_loaded else {},
             new_weights=side.new_weights() if side.new_place else NewWeights(),
             tokens=side.own_report.tokens,
-            loops=side.loops_by_themselves(),
+            loops=side.own_report.loops,
             moved={
                 name: difference_from_plain(ledger.values, name, value)
                 for ledger in side.dtypes.values()
@@ -282,5 +249,4 @@ class Ledger(MessageHandler):
             loading_problems=side.loaded_weights.problems(),
             new_weights=side.new_weights(),
             mutants={name: self._measured[name] for name in self.job.mutants},
-            loops=side.loops_by_themselves(),
         )

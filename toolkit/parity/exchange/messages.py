@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.parity.exchange.results import CandidateFacts, Execution, Judged, Place, Tokens
-from toolkit.parity.measure.loop_accuracy import LoopCall
+from toolkit.parity.measure.loop_accuracy import LoopError
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,11 @@ CONTENT: dict[str, Any] = {
     "call": CallOrigin,  # the output of a function
     "computed_by": dict[str, int],
     "entered_at": dict[str, str],
-    # the port's own draws and its compiled loops
+    # the port's own draws
     "draws step": None,
     "mask": OwnDraw,  # bool, True for a kept element
     "rotation": OwnDraw,  # normal numbers
     "sequence": None,  # bool (masks, cells), True for a dropped cell
-    "loop": LoopCall,
-    "loop output": None,  # an output of the last loop
     # the rest of a job
     "loader": None,
     "loaded": None,  # a parameter that the port's loader reads
@@ -101,6 +99,7 @@ CONTENT: dict[str, Any] = {
     "new values": None,  # some values of a randomly initialized parameter
     "tokens": list[Tokens] | None,
     "tokenizer places": dict[str, Place],
+    "loops": list[LoopError],
     "leaks": list[str],
     "limited lines": list[str],
     "judged": Judged | None,

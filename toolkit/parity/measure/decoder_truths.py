@@ -288,8 +288,42 @@ def _count_views(order, shape, past, length, size, num_before):
     return counts[..., :-1]
 
 
+#: Shapes of a layer of CTRL: cached keys and values, norm, query, key, value, projection, norm, feed-forward.
+DECODER_LAYER = [
+    *2 * [[3, 4, 30, 16]],
+    *2 * [[64]],
+    *4 * [[64, 64], [64]],
+    *2 * [[64]],
+    *([64, 128], [128], [128, 64], [64]),
+]
+#: Arguments of a call of ``decoder_step`` without a mask, and with one.
+DECODER_CALLS = tuple(
+    ([3, 1], [300, 64], [32, 64], 2 * [DECODER_LAYER], [[64], [64]], [[300, 64], [300]], mask, past, 1e-6, 1e-6)
+    for mask, past in ((None, 27), ([3, 30], 29))
+)
+#: Shapes of the weights of a layer of Reformer: norm, query, key, value, projection, norm, feed-forward.
+REVERSIBLE_WEIGHTS = [*2 * [[64]], *3 * [[64, 64]], [64, 64], None, *2 * [[64]], [64, 128], [128], [128, 64], [64]]
+#: Arguments of a call of ``reversible_step`` with a local layer and an LSH layer of 2 rounds and 2 * 8 buckets.
+REVERSIBLE_CALLS = (
+    (
+        [3],
+        [300, 64],
+        [64],
+        [
+            [*2 * [[3, 4, 30, 16]], *4 * [None], 0, 1, 8, 1, REVERSIBLE_WEIGHTS],
+            [
+                *2 * [[3, 4, 30, 16]],
+                *([3, 4, 2, 30], [3, 4, 2, 30], [4, 16, 2, 5], [2], 5, 2, 8, 1),
+                [*REVERSIBLE_WEIGHTS[:3], None, *REVERSIBLE_WEIGHTS[4:]],
+            ],
+        ],
+        [[128], [128]],
+        [[128, 300], [300]],
+        *(27, 32, 1e-12, 1e-6, -1e5),
+    ),
+)
 #: Name of a function of :mod:`models.operations.compiled` that decodes a position -> check of its accuracy.
 CHECKS = {
-    "decoder_step": LoopCheck("decoder_step", (1, 5), _draw_decoder_step, _exact_decoder_step),
-    "reversible_step": LoopCheck("reversible_step", (1,), _draw_reversible_step, _exact_reversible_step),
+    "decoder_step": LoopCheck("decoder_step", DECODER_CALLS, _draw_decoder_step, _exact_decoder_step),
+    "reversible_step": LoopCheck("reversible_step", REVERSIBLE_CALLS, _draw_reversible_step, _exact_reversible_step),
 }

@@ -1,27 +1,20 @@
 """Accuracy of each compiled loop of the port in isolation: its error against float64, on random input.
 
 A whole run in float32 may have three times the reference's error, which hides a loop that loses a few digits. In
-isolation, a loop is measured directly. Its input has the shapes of a run and a known condition: for each element, a
-*unit* is one float32 rounding of the terms of its sum. Errors are measured in these units.
-
-Only NumPy is used: the comparator draws the same input again from the shapes, and receives only the outputs.
+isolation, a loop is measured directly. Its random input has a known condition: for each element, a *unit* is one
+float32 rounding of the terms of its sum. Errors are measured in these units. Only NumPy is used.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from toolkit.parity.measure import decoder_truths, loop_truths
-from toolkit.parity.measure.loop_truths import MAX_NUMBERS, ROUNDING, LoopCheck, Truth
-
-#: Name of a function -> shapes of arguments with rows as wide as CTRL's vocabulary. Only long rows show errors of sums
-#: and of exp.
-WIDE_ROWS = {"cross_entropy": [[2, 246_534], [2]], "cross_entropy_backward": [[2], [2, 246_534], [2], [2, 2]]}
+from toolkit.parity.measure.loop_truths import ROUNDING, LoopCheck, Truth
 
 #: Name of a function of :mod:`models.operations.compiled` -> check of its accuracy. Functions that draw random masks
 #: have no check; verdict 7 (randomness) judges them.
@@ -35,12 +28,10 @@ class LoopCall:
     Attributes:
         function: name of the function.
         given: arguments of the call: the shape of an array, a list of such arguments, or a plain value.
-        where: source line of the loop.
     """
 
     function: str
     given: list[Any] = field(default_factory=list)
-    where: str = ""
 
 
 @dataclass
@@ -52,8 +43,9 @@ class LoopError:
     Attributes:
         function: name of the function of :mod:`models.operations.compiled`.
         loop: name of the loop that the function runs.
-        given, where: arguments and source line, as in :class:`LoopCall`.
+        given: arguments of the call, as in :class:`LoopCall`.
         rms, largest: RMS and largest error of the worst output.
+        where: source line of the loop; empty until the port's process adds it.
     """
 
     function: str
@@ -62,46 +54,6 @@ class LoopError:
     rms: float | None
     largest: float | None
     where: str = ""
-
-
-def select_calls(recorded_calls: Sequence[LoopCall]) -> Iterator[LoopCall]:
-    """Yield the calls to check: recorded calls with at most :data:`MAX_NUMBERS` elements, and calls with wide rows."""
-    for call in recorded_calls:
-        yield _limit_examples(call)
-    for function, wide_arguments in WIDE_ROWS.items():
-        if first := [call for call in recorded_calls if call.function == function][:1]:
-            yield replace(first[0], given=wide_arguments)
-
-
-def _limit_examples(call: LoopCall) -> LoopCall:
-    """Return the call with as many examples as :data:`MAX_NUMBERS` elements of its largest array allow."""
-    arguments, examples = list(call.given), CHECKS[call.function].examples
-    max_numbers = max(math.prod(shape) for shape in arguments if is_shape(shape))
-    num_examples = arguments[examples[0]][0]
-    limit = max(1, num_examples * MAX_NUMBERS // max(max_numbers, 1))
-    if limit >= num_examples:
-        return call
-    for index in examples:
-        arguments[index] = _cut_examples(arguments[index], num_examples, limit)
-    return replace(call, given=arguments)
-
-
-def is_shape(argument: Any) -> bool:
-    """Return whether an argument of a recorded call is the shape of an array: a list of whole numbers."""
-    return isinstance(argument, list) and bool(argument) and all(isinstance(size, int) for size in argument)
-
-
-def _cut_examples(argument: Any, num_examples: int, limit: int) -> Any:
-    """Return an argument of a call with fewer examples in its shapes.
-
-    Args:
-        argument: argument of a call; shapes whose first axis is ``num_examples`` are changed.
-        num_examples: number of examples in the argument.
-        limit: number of examples in the result.
-    """
-    if is_shape(argument):
-        return [limit, *argument[1:]] if argument[0] == num_examples else argument
-    return [_cut_examples(part, num_examples, limit) for part in argument] if isinstance(argument, list) else argument
 
 
 def draw_arguments(call: LoopCall) -> tuple:
@@ -124,8 +76,8 @@ def measure_error(
     errors = [_measure_in_units(output, *truth) for output, truth in zip(loop_outputs, truths, strict=True)]
     rms, largest = (max(values) for values in zip(*errors, strict=True))
     if not np.isfinite(rms):
-        return LoopError(call.function, check.loop, call.given, None, None, call.where)
-    return LoopError(call.function, check.loop, call.given, rms, largest, call.where)
+        return LoopError(call.function, check.loop, call.given, None, None)
+    return LoopError(call.function, check.loop, call.given, rms, largest)
 
 
 def _measure_in_units(loop_output: np.ndarray, true_value: np.ndarray, unit: np.ndarray) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,8 @@ ROUNDING = 2.0**-24
 LEAST = 2.0**-125
 #: Number of columns whose sum counts as one more rounding, which adds one unit.
 ONE_SUM = 4096
-#: Largest number of elements of an array that a loop is checked with. Calls with larger arrays get fewer examples.
-MAX_NUMBERS = 2**19
+#: Largest number of attention scores that are computed at a time.
+MAX_SCORES = 2**19
 
 #: A true output and the units of its elements, of the same shape. An element with unit 0 must be exact.
 Truth = tuple[np.ndarray, np.ndarray]
@@ -32,13 +33,13 @@ class LoopCheck:
 
     Attributes:
         loop: name of the loop that the function runs, of a file of :data:`models.operations.loop_code.LOOP_FILES`.
-        examples: indices of the arguments whose first axis has the examples or rows.
+        calls: arguments of each call that is checked, with shapes instead of arrays.
         draw: returns the arguments with random arrays, given a generator and the arguments with shapes.
         exact: returns the true outputs with their units, given the arguments with arrays.
     """
 
     loop: str
-    examples: tuple[int, ...]
+    calls: tuple[Sequence[Any], ...]
     draw: Callable[..., tuple]
     exact: Callable[..., list[Truth]]
 
@@ -429,7 +430,7 @@ def _iterate_chunks(query, key, value, order, places, key_mask, *settings):
     """
     is_causal, has_self_score, masked_score, self_score, dropout_mask, rate = settings
     rings, chunks, size, depth = query.shape
-    num_chunks = max(1, MAX_NUMBERS // (rings * size * size * order.shape[1]))
+    num_chunks = max(1, MAX_SCORES // (rings * size * size * order.shape[1]))
     scale = np.float64(np.float32(1.0 / (1.0 - rate)))
     for begin in range(0, chunks, num_chunks):
         indices = np.arange(begin, min(chunks, begin + num_chunks))
@@ -553,41 +554,59 @@ def _exact_keys_backward(grad, x, epsilon, factor):
     return [((grad - x * projection) * scale, (np.abs(grad) + np.abs(x) * size) * scale)]
 
 
+#: Number of tokens in CTRL's vocabulary. Only such long rows show errors of sums and of exp.
+CTRL_VOCABULARY = 246_534
+#: Shape of the queries, keys and values of attention of chunks: rows, chunks, positions of a chunk, width of a head.
+CHUNKS = [6, 5, 16, 16]
+#: Arguments of a call of local and of LSH attention up to the dropout rate. A chunk attends to itself and its neighbor.
+LOCAL_ATTENTION = (*3 * [CHUNKS], [5, 2], CHUNKS[:3], CHUNKS[:3], True, False, -1e9, -1e5, [*CHUNKS[:3], 32], 0.1)
+LSH_ATTENTION = (*3 * [CHUNKS], [5, 2], CHUNKS[:3], None, True, True, -1e9, -1e5, None, 0.0)
 #: Name of a function of :mod:`models.operations.compiled` -> check of its accuracy.
 CHECKS = {
     "keep": LoopCheck(
         "keep",
-        (0, 1),
+        (([96, 64], [96, 64], 1 / 0.9),),
         lambda rng, x, mask, scale: (_draw_array(rng, x), rng.random(tuple(mask)) < 0.8, scale),
         lambda x, mask, scale: _round_once(x.astype(np.float64) * mask * scale),
     ),
-    "relu": LoopCheck("rectify", (0,), _draw_arrays, lambda x: _round_nothing(np.maximum(x, 0.0))),
+    "relu": LoopCheck("rectify", (([96, 64],),), _draw_arrays, lambda x: _round_nothing(np.maximum(x, 0.0))),
     "relu_backward": LoopCheck(
         "rectify",
-        (0, 1),
+        (([96, 64], [96, 64]),),
         lambda rng, grad, relu: (_draw_array(rng, grad), np.maximum(_draw_array(rng, relu), np.float32(0.0))),
         lambda grad, relu: _round_nothing(np.where(relu > 0.0, grad, 0.0)),
     ),
-    "square_sums": LoopCheck("square_sums", (0,), _draw_arrays, _exact_square_sums),
-    "adamw_": LoopCheck("adamw", (6, 7, 8, 9), _draw_adamw, _exact_adamw),
-    "add_row_": LoopCheck("add_row", (0,), _draw_arrays, lambda x, row: _round_once(x.astype(np.float64) + row)),
-    "gather_rows": LoopCheck("gather_rows", (1,), _draw_gather_rows, _exact_gather_rows),
+    "square_sums": LoopCheck("square_sums", (([64, 200], [48]),), _draw_arrays, _exact_square_sums),
+    "adamw_": LoopCheck(
+        "adamw",
+        (([1e-3, 2e-3], [0.1, 0.0], 0.9, 0.999, 1e-8, 0.3, *4 * [[64, 48]], [1], [1], *4 * [[48]], [1], [1]),),
+        _draw_adamw,
+        _exact_adamw,
+    ),
+    "add_row_": LoopCheck(
+        "add_row", (([96, 64], [64]),), _draw_arrays, lambda x, row: _round_once(x.astype(np.float64) + row)
+    ),
+    "gather_rows": LoopCheck(
+        "gather_rows", (([96, 64], [96]), ([96, 64], [4, 90])), _draw_gather_rows, _exact_gather_rows
+    ),
     "scale_columns": LoopCheck(
         "scale_columns",
-        (1,),
+        (([16, 20, 24], [3, 20]),),
         _draw_arrays,
         lambda table, factors: _round_once(table.astype(np.float64) * factors[:, None, :, None]),
     ),
-    "scale_columns_backward": LoopCheck("scale_columns_backward", (0, 1), _draw_arrays, _exact_scale_columns_backward),
+    "scale_columns_backward": LoopCheck(
+        "scale_columns_backward", (([3, 16, 20, 24], [3, 20]),), _draw_arrays, _exact_scale_columns_backward
+    ),
     "layer_norm": LoopCheck(
         "norm_rows",
-        (0,),
+        (([300, 64], [64], [64], 1e-12), ([40, 1280], [1280], [1280], 1e-6)),
         lambda rng, x, gain, bias, epsilon: (_draw_rows(rng, x, epsilon), *_draw_arrays(rng, gain, bias), epsilon),
         _exact_layer_norm,
     ),
     "layer_norm_backward": LoopCheck(
         "norm_rows_backward",
-        (0, 1),
+        (([300, 64], [300, 64], [64], 1e-12), ([40, 1280], [40, 1280], [1280], 1e-6)),
         lambda rng, grad, x, gain, epsilon: (
             _draw_array(rng, grad),
             _draw_rows(rng, x, epsilon),
@@ -596,26 +615,54 @@ CHECKS = {
         ),
         _exact_layer_norm_backward,
     ),
-    "add_on_grid": LoopCheck("add_on_grid", (0, 1), _draw_add_on_grid, _exact_add_on_grid),
+    "add_on_grid": LoopCheck(
+        "add_on_grid",
+        (([96, 64], [96, 64], 1.5 * 2.0**30, 1.0), ([96, 64], [96, 64], 1.5 * 2.0**30, -1.0)),
+        _draw_add_on_grid,
+        _exact_add_on_grid,
+    ),
     "nearest_axes": LoopCheck(
-        "nearest_axes", (0,), _draw_axes, lambda x: _round_nothing(np.concatenate([x, -x], -1).argmax(-1))
+        "nearest_axes", (([3, 40, 32],),), _draw_axes, lambda x: _round_nothing(np.concatenate([x, -x], -1).argmax(-1))
     ),
-    "attend_chunks": LoopCheck("attend_chunks", (0, 1, 2, 4, 5, 10), _draw_attention, _exact_attention),
+    "attend_chunks": LoopCheck(
+        "attend_chunks", ((*LOCAL_ATTENTION, False), (*LSH_ATTENTION, True)), _draw_attention, _exact_attention
+    ),
     "attend_chunks_backward": LoopCheck(
-        "attend_chunks_backward", (0, 1, 2, 4, 5, 10, 12, 13), _draw_attention_backward, _exact_attention_backward
+        "attend_chunks_backward",
+        ((*LOCAL_ATTENTION, CHUNKS, None), (*LSH_ATTENTION, CHUNKS, [*CHUNKS[:-1], 1])),
+        _draw_attention_backward,
+        _exact_attention_backward,
     ),
-    "softmax": LoopCheck("softmax_rows", (0, 2), _draw_softmax, _exact_softmax),
-    "softmax_backward": LoopCheck("softmax_rows_backward", (0, 1), _draw_softmax_backward, _exact_softmax_backward),
-    "cross_entropy": LoopCheck("cross_entropy_rows", (0, 1), _draw_cross_entropy, _exact_cross_entropy),
+    "softmax": LoopCheck(
+        "softmax_rows", (([200, 64],), ([2, 4, 54, 54], 8.0, [2, 1, 54, 54])), _draw_softmax, _exact_softmax
+    ),
+    "softmax_backward": LoopCheck(
+        "softmax_rows_backward",
+        (([200, 64], [200, 64]), ([2, 4, 54, 54], [2, 4, 54, 54], 8.0)),
+        _draw_softmax_backward,
+        _exact_softmax_backward,
+    ),
+    "cross_entropy": LoopCheck(
+        "cross_entropy_rows",
+        (([96, 300], [96]), ([2, CTRL_VOCABULARY], [2])),
+        _draw_cross_entropy,
+        _exact_cross_entropy,
+    ),
     "cross_entropy_backward": LoopCheck(
-        "cross_entropy_rows_backward", (1, 0, 2, 3), _draw_cross_entropy_backward, _exact_cross_entropy_backward
+        "cross_entropy_rows_backward",
+        (([96], [96, 300], [96], [96, 2]), ([2], [2, CTRL_VOCABULARY], [2], [2, 2])),
+        _draw_cross_entropy_backward,
+        _exact_cross_entropy_backward,
     ),
     "keys": LoopCheck(
-        "key_rows", (0,), lambda rng, x, epsilon, factor: (_draw_rows(rng, x, epsilon), epsilon, factor), _exact_keys
+        "key_rows",
+        (([3, 40, 16], 1e-6, 0.25),),
+        lambda rng, x, epsilon, factor: (_draw_rows(rng, x, epsilon), epsilon, factor),
+        _exact_keys,
     ),
     "keys_backward": LoopCheck(
         "key_rows_backward",
-        (0, 1),
+        (([3, 40, 16], [3, 40, 16], 1e-6, 0.25),),
         lambda rng, grad, x, epsilon, factor: (_draw_array(rng, grad), _draw_rows(rng, x, epsilon), epsilon, factor),
         _exact_keys_backward,
     ),

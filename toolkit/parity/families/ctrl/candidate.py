@@ -94,10 +94,6 @@ class CTRLStep(PortedStep):
                 logits = layers_output.logits[:, -1].numpy()
             measure(append_number(name_in_run(DECODING, "logits"), number), logits[:, None])
 
-    def generate(self) -> None:
-        """Decode a few tokens without measuring, so that the compiled loops of generation are executed."""
-        self.decode(lambda *_: None)
-
 
 def _first_text(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first row of each tensor, (B, ...) -> (1, ...)."""

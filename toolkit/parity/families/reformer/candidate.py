@@ -132,13 +132,6 @@ class ReformerStep(PortedStep):
                 logits = logits if ids is None else continue_with(ids)
                 measure(append_number(name_in_run(DECODING, "logits"), number), logits.unsqueeze(1).numpy())
 
-    def generate(self) -> None:
-        """Decode a few tokens without measuring, so that the compiled loops of generation are executed."""
-        if isinstance(self.model, ReformerModelWithLMHead):
-            first_ids, second_ids, *_ = (inputs["input_ids"] for inputs in split_for_decoding(self.batch))
-            _, continue_with = self.model.begin(first_ids)
-            continue_with(second_ids)
-
     @contextlib.contextmanager
     def decoding_choices(self) -> Iterator[None]:
         """Replay R64's rotations and buckets in LSH attention inside the ``with`` block, while a text is decoded.
