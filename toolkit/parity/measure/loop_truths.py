@@ -557,37 +557,38 @@ def _exact_keys_backward(grad, x, epsilon, factor):
 #: Number of tokens in CTRL's vocabulary. Only such long rows show errors of sums and of exp.
 CTRL_VOCABULARY = 246_534
 #: Shape of the queries, keys and values of attention of chunks: rows, chunks, positions of a chunk, width of a head.
-CHUNKS = [6, 5, 16, 16]
+CHUNKS = [8, 5, 16, 16]
 #: Arguments of a call of local and of LSH attention up to the dropout rate. A chunk attends to itself and its neighbor.
 LOCAL_ATTENTION = (*3 * [CHUNKS], [5, 2], CHUNKS[:3], CHUNKS[:3], True, False, -1e9, -1e5, [*CHUNKS[:3], 32], 0.1)
 LSH_ATTENTION = (*3 * [CHUNKS], [5, 2], CHUNKS[:3], None, True, True, -1e9, -1e5, None, 0.0)
-#: Name of a function of :mod:`models.operations.compiled` -> check of its accuracy.
+#: Name of a function of :mod:`models.operations.compiled` -> check of its accuracy. The calls are large enough for
+#: several threads (:data:`models.operations.loop_code.MIN_PARALLEL_WORK`).
 CHECKS = {
     "keep": LoopCheck(
         "keep",
-        (([96, 64], [96, 64], 1 / 0.9),),
+        (([300, 64], [300, 64], 1 / 0.9),),
         lambda rng, x, mask, scale: (_draw_array(rng, x), rng.random(tuple(mask)) < 0.8, scale),
         lambda x, mask, scale: _round_once(x.astype(np.float64) * mask * scale),
     ),
-    "relu": LoopCheck("rectify", (([96, 64],),), _draw_arrays, lambda x: _round_nothing(np.maximum(x, 0.0))),
+    "relu": LoopCheck("rectify", (([300, 64],),), _draw_arrays, lambda x: _round_nothing(np.maximum(x, 0.0))),
     "relu_backward": LoopCheck(
         "rectify",
-        (([96, 64], [96, 64]),),
+        (([300, 64], [300, 64]),),
         lambda rng, grad, relu: (_draw_array(rng, grad), np.maximum(_draw_array(rng, relu), np.float32(0.0))),
         lambda grad, relu: _round_nothing(np.where(relu > 0.0, grad, 0.0)),
     ),
-    "square_sums": LoopCheck("square_sums", (([64, 200], [48]),), _draw_arrays, _exact_square_sums),
+    "square_sums": LoopCheck("square_sums", (([100, 200], [48]),), _draw_arrays, _exact_square_sums),
     "adamw_": LoopCheck(
         "adamw",
-        (([1e-3, 2e-3], [0.1, 0.0], 0.9, 0.999, 1e-8, 0.3, *4 * [[64, 48]], [1], [1], *4 * [[48]], [1], [1]),),
+        (([1e-3, 2e-3], [0.1, 0.0], 0.9, 0.999, 1e-8, 0.3, *4 * [[320, 64]], [1], [1], *4 * [[48]], [1], [1]),),
         _draw_adamw,
         _exact_adamw,
     ),
     "add_row_": LoopCheck(
-        "add_row", (([96, 64], [64]),), _draw_arrays, lambda x, row: _round_once(x.astype(np.float64) + row)
+        "add_row", (([300, 64], [64]),), _draw_arrays, lambda x, row: _round_once(x.astype(np.float64) + row)
     ),
     "gather_rows": LoopCheck(
-        "gather_rows", (([96, 64], [96]), ([96, 64], [4, 90])), _draw_gather_rows, _exact_gather_rows
+        "gather_rows", (([300, 64], [300]), ([300, 64], [4, 300])), _draw_gather_rows, _exact_gather_rows
     ),
     "scale_columns": LoopCheck(
         "scale_columns",
@@ -617,12 +618,12 @@ CHECKS = {
     ),
     "add_on_grid": LoopCheck(
         "add_on_grid",
-        (([96, 64], [96, 64], 1.5 * 2.0**30, 1.0), ([96, 64], [96, 64], 1.5 * 2.0**30, -1.0)),
+        (([300, 64], [300, 64], 1.5 * 2.0**30, 1.0), ([300, 64], [300, 64], 1.5 * 2.0**30, -1.0)),
         _draw_add_on_grid,
         _exact_add_on_grid,
     ),
     "nearest_axes": LoopCheck(
-        "nearest_axes", (([3, 40, 32],),), _draw_axes, lambda x: _round_nothing(np.concatenate([x, -x], -1).argmax(-1))
+        "nearest_axes", (([6, 100, 32],),), _draw_axes, lambda x: _round_nothing(np.concatenate([x, -x], -1).argmax(-1))
     ),
     "attend_chunks": LoopCheck(
         "attend_chunks", ((*LOCAL_ATTENTION, False), (*LSH_ATTENTION, True)), _draw_attention, _exact_attention
@@ -634,11 +635,11 @@ CHECKS = {
         _exact_attention_backward,
     ),
     "softmax": LoopCheck(
-        "softmax_rows", (([200, 64],), ([2, 4, 54, 54], 8.0, [2, 1, 54, 54])), _draw_softmax, _exact_softmax
+        "softmax_rows", (([300, 64],), ([2, 4, 54, 54], 8.0, [2, 1, 54, 54])), _draw_softmax, _exact_softmax
     ),
     "softmax_backward": LoopCheck(
         "softmax_rows_backward",
-        (([200, 64], [200, 64]), ([2, 4, 54, 54], [2, 4, 54, 54], 8.0)),
+        (([300, 64], [300, 64]), ([2, 4, 54, 54], [2, 4, 54, 54], 8.0)),
         _draw_softmax_backward,
         _exact_softmax_backward,
     ),
@@ -656,13 +657,13 @@ CHECKS = {
     ),
     "keys": LoopCheck(
         "key_rows",
-        (([3, 40, 16], 1e-6, 0.25),),
+        (([8, 160, 16], 1e-6, 0.25),),
         lambda rng, x, epsilon, factor: (_draw_rows(rng, x, epsilon), epsilon, factor),
         _exact_keys,
     ),
     "keys_backward": LoopCheck(
         "key_rows_backward",
-        (([3, 40, 16], [3, 40, 16], 1e-6, 0.25),),
+        (([8, 160, 16], [8, 160, 16], 1e-6, 0.25),),
         lambda rng, grad, x, epsilon, factor: (_draw_array(rng, grad), _draw_rows(rng, x, epsilon), epsilon, factor),
         _exact_keys_backward,
     ),
