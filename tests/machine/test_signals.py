@@ -23,7 +23,7 @@ from kills import (
     write_recipes,
 )
 from soak import some, times
-from test_trainer import assert_same, finetuner, weights, without_time
+from test_trainer import assert_same_weights, make_finetuner, read_metrics_without_time, read_weights
 
 from toolkit.machine import interruption
 from toolkit.machine.interruption import ENDING_SIGNALS, GRACE_SECONDS, SignalInterrupt
@@ -328,33 +328,33 @@ def signal_in_validation(trainer, step: int, batch: int) -> None:
 @pytest.mark.parametrize("settings", [{}, {"early_stopping_patience": 1, "learning_rate": 1e-9}], ids=["", "patience"])
 @pytest.mark.parametrize(("step", "batch"), [(7, 1), (14, 2), (30, 1)])
 def test_an_interrupted_validation_stops_between_batches_and_is_repeated(tmp_path, step, batch, settings):
-    whole_run = finetuner(tmp_path / "whole", **settings)
+    whole_run = make_finetuner(tmp_path / "whole", **settings)
     whole_run.fit()
     if step > whole_run.state.global_step:
         pytest.skip("it has stopped before")
-    first = finetuner(tmp_path / "run", **settings)
+    first = make_finetuner(tmp_path / "run", **settings)
     signal_in_validation(first, step, batch)
     with pytest.raises(SignalInterrupt):
         first.fit()
     last = first.checkpoints.newest(pytest.fail)
     assert last is not None and last.name == f"step-{step:08d}"
-    second = finetuner(tmp_path / "run", last_step=step, **settings)
+    second = make_finetuner(tmp_path / "run", last_step=step, **settings)
     second.fit(last)
     assert interruption._state.raises, "a signal would be lost from here on"
-    assert without_time(tmp_path / "run") == without_time(tmp_path / "whole")
+    assert read_metrics_without_time(tmp_path / "run") == read_metrics_without_time(tmp_path / "whole")
     assert second.best == whole_run.best
     for trainer in (whole_run, second):
         trainer.use_best_weights()
-    assert_same(weights(whole_run), weights(second))
+    assert_same_weights(read_weights(whole_run), read_weights(second))
 
 
 def test_a_repeated_validation_keeps_the_optimizer_state_with_the_best_weights(tmp_path):
-    first = finetuner(tmp_path)
+    first = make_finetuner(tmp_path)
     signal_in_validation(first, 7, 1)
     with pytest.raises(SignalInterrupt):
         first.fit()
     last = first.checkpoints.newest(pytest.fail)
-    second = finetuner(tmp_path, last_step=7)
+    second = make_finetuner(tmp_path, last_step=7)
     second.take_up(last)
     assert (second.checkpoints.best(7) / OPTIMIZER).read_bytes() == (last / OPTIMIZER).read_bytes()
 
@@ -371,7 +371,7 @@ def test_a_repeated_validation_replaces_its_row(tmp_path):
 
 def test_the_computation_of_metrics_is_interrupted_at_once(tmp_path, monkeypatch):
     """Stop the computation of the metrics, a long computation in Python without batches."""
-    trainer = finetuner(tmp_path)
+    trainer = make_finetuner(tmp_path)
     plain = trainer.task.compute_metrics
 
     def compute_metrics(*arguments):

@@ -19,7 +19,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from test_data import HEAD, ROWS, cache, recipe  # noqa: F401
 from test_problem_types import write_recipe
 from test_train import RECIPE, WORDS, assert_same_run, recipe_file, train  # noqa: F401
-from test_trainer import CLASSES, Network, examples, finetuner, gradients
+from test_trainer import CLASSES, Network, compute_gradients, make_examples, make_finetuner
 
 from models.families import FAMILIES
 from models.operations import losses
@@ -205,12 +205,12 @@ class WeightedNetwork(Network):
 
 @pytest.mark.parametrize("size", [12, 10, 5])
 def test_accumulating_gives_the_weighted_mean_of_one_large_batch(tmp_path, size):
-    rows = sorted(examples(size), key=lambda row: row["labels"])  # the weights of micro-batches differ from their sizes
-    large_batches = finetuner(tmp_path / "one", WeightedNetwork(), batch_size=12)
-    micro_batches = finetuner(tmp_path / "many", WeightedNetwork(), batch_size=4, gradient_accumulation_steps=3)
+    rows = sorted(make_examples(size), key=lambda row: row["labels"])  # the weights of micro-batches differ from their sizes
+    large_batches = make_finetuner(tmp_path / "one", WeightedNetwork(), batch_size=12)
+    micro_batches = make_finetuner(tmp_path / "many", WeightedNetwork(), batch_size=4, gradient_accumulation_steps=3)
     (loss, expected_gradients), (accumulated_loss, accumulated_gradients) = (
-        gradients(large_batches, rows),
-        gradients(micro_batches, rows),
+        compute_gradients(large_batches, rows),
+        compute_gradients(micro_batches, rows),
     )
     assert accumulated_loss == pytest.approx(loss, rel=1e-6)
     for name in expected_gradients:

@@ -1,4 +1,7 @@
-"""The optimizers of training and of the gate by the book, clipping as torch's, decay as transformers'."""
+"""Test the optimizers of training and of the gate against textbook formulas.
+
+Clipping is compared with torch's, decay with transformers'.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,20 @@ class Network(paddle.nn.Layer):
         self.output = paddle.nn.Linear(3, 2)
 
 
-def test_neither_biases_nor_normalisation_decay():
+def test_biases_and_normalization_do_not_decay():
     network = Network()
     names = {parameter.name: name for name, parameter in network.named_parameters()}
     assert {names[name] for name in decayed_parameters(network)} == {"output.weight"}
 
 
 @pytest.mark.parametrize("max_grad_norm", [None, 0.5])
-def test_three_steps_are_adamws_in_double_precision(max_grad_norm):
-    given = dict(beta1=0.875, beta2=0.96875, epsilon=2.0**-20, weight_decay=0.125)  # exact in float32: Paddle's kernel
+def test_three_steps_of_adamw_are_correct_in_double_precision(max_grad_norm):
+    # exact in float32, the dtype of Paddle's kernel
+    options = dict(beta1=0.875, beta2=0.96875, epsilon=2.0**-20, weight_decay=0.125)
     rate, draw = 2.0**-7, np.random.default_rng(0)
     network = Network()
     network.to(dtype="float64")
-    optimizer = create("adamw", network, rate, max_grad_norm=max_grad_norm, **given)
+    optimizer = create("adamw", network, rate, max_grad_norm=max_grad_norm, **options)
     parameters = dict(network.named_parameters())
     ours = {name: parameter.numpy() for name, parameter in parameters.items()}
     first, second = ({name: 0.0 for name in ours} for _ in range(2))
@@ -49,11 +53,11 @@ def test_three_steps_are_adamws_in_double_precision(max_grad_norm):
             np.testing.assert_allclose(parameters[name].numpy(), ours[name], rtol=1e-13, atol=1e-16)
 
 
-def test_a_gradient_that_two_parameters_share_is_scaled_once():
+def test_a_shared_gradient_is_scaled_once():
     first, second = (paddle.create_parameter([2], "float32") for _ in range(2))
-    shared = paddle.to_tensor([3.0, 4.0])
-    clipped = ClipGradByGlobalNorm(1.0)([(first, shared), (second, shared)])
-    for _, gradient in clipped:
+    shared_gradient = paddle.to_tensor([3.0, 4.0])
+    clipped_pairs = ClipGradByGlobalNorm(1.0)([(first, shared_gradient), (second, shared_gradient)])
+    for _, gradient in clipped_pairs:
         np.testing.assert_allclose(gradient.numpy(), np.array([3.0, 4.0]) / np.sqrt(50.0), rtol=1e-5)
 
 
@@ -72,8 +76,8 @@ def adafactor(weight, gradient, rate, decay, state):
     state["t"] = state.get("t", 0) + 1
     square, share = gradient**2, state["t"] ** -0.8
     for axis in range(-1, -1 - weight.ndim, -1):
-        seen = square.mean(axis, keepdims=True) if weight.ndim > 1 else square
-        state[axis] = (1 - share) * state.get(axis, 0) + share * seen
+        mean_square = square.mean(axis, keepdims=True) if weight.ndim > 1 else square
+        state[axis] = (1 - share) * state.get(axis, 0) + share * mean_square
     moment = state[-1]
     if weight.ndim > 1:
         moment = state[-1] * state[-2] / max(state[-1].mean(), 2.0**-23)
@@ -86,9 +90,9 @@ def adafactor(weight, gradient, rate, decay, state):
 SETTINGS = {"sgd": {"momentum": 0.875}, "lion": {"beta1": 0.875, "beta2": 0.96875}, "adafactor": {}}
 
 
-@pytest.mark.parametrize("rate", [2.0**-7, 0.625])  # above 1/sqrt(3), which bounds Adafactor's in its third step
+@pytest.mark.parametrize("rate", [2.0**-7, 0.625])  # above 1/sqrt(3), the bound of Adafactor's rate in its third step
 @pytest.mark.parametrize("by_the_book", [sgd, lion, adafactor])
-def test_three_steps_of_the_others_are_by_the_book_in_double_precision(by_the_book, rate):
+def test_three_steps_of_the_other_optimizers_are_correct_in_double_precision(by_the_book, rate):
     kind = by_the_book.__name__
     network = Network()
     network.to(dtype="float64")
@@ -111,69 +115,70 @@ def test_three_steps_of_the_others_are_by_the_book_in_double_precision(by_the_bo
 
 @pytest.mark.parametrize("width", [9, 3000])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
-def test_gradients_are_scaled_as_by_a_product_to_the_last_bit(dtype, width):
+def test_gradients_are_scaled_like_by_a_product_to_the_last_bit(dtype, width):
     values = paddle.to_tensor(np.random.default_rng(0).standard_normal((70, width))).astype(dtype)
     factor = paddle.to_tensor(1 / 3).astype(dtype)
-    scaled = values.clone()
-    scale_in_place(scaled, factor)
-    assert np.array_equal(scaled.astype("float64").numpy(), (values * factor).astype("float64").numpy())
+    scaled_values = values.clone()
+    scale_in_place(scaled_values, factor)
+    assert np.array_equal(scaled_values.astype("float64").numpy(), (values * factor).astype("float64").numpy())
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_parameter_without_a_gradient_is_left_alone_in_that_step(kind):
-    """Whatever it had before: its moments would move it on."""
+def test_a_parameter_without_a_gradient_is_not_updated(kind):
+    """Otherwise its moments of earlier steps would move it."""
     network = Network()
     settings = {**SETTINGS, "adamw": {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}}[kind]
     optimizer = create(kind, network, 0.1, weight_decay=0.1, max_grad_norm=1.0, **settings)
     for parameters in (network.parameters(), network.output.parameters()):
-        spared = network.layer_norm.weight.numpy().copy()
+        initial_gain = network.layer_norm.weight.numpy().copy()
         sum((parameter * parameter).sum() for parameter in parameters).backward()
         optimizer.step()
         optimizer.clear_grad()
-        moved = not np.array_equal(network.layer_norm.weight.numpy(), spared)
-        assert moved == (len(parameters) == 4)
+        has_moved = not np.array_equal(network.layer_norm.weight.numpy(), initial_gain)
+        assert has_moved == (len(parameters) == 4)
 
 
-def test_a_large_gradient_and_a_small_one_are_scaled_by_one_norm():
+def test_large_and_small_gradients_are_scaled_by_the_same_norm():
     draw = np.random.default_rng(0)
     values = [draw.standard_normal(shape).astype("float32") for shape in ((2700, 61), (3,))]
-    given = [(paddle.create_parameter(value.shape, "float32"), paddle.to_tensor(value)) for value in values]
-    clipped = [gradient.numpy() for _, gradient in ClipGradByGlobalNorm(1.0)(given)]
+    parameter_pairs = [(paddle.create_parameter(value.shape, "float32"), paddle.to_tensor(value)) for value in values]
+    clipped_gradients = [gradient.numpy() for _, gradient in ClipGradByGlobalNorm(1.0)(parameter_pairs)]
     norm = np.sqrt(sum(np.square(value.astype("float64")).sum() for value in values))
-    for value, found in zip(values, clipped, strict=True):
-        np.testing.assert_allclose(found, value / (norm + 1e-6), rtol=3e-7)
+    for value, clipped_gradient in zip(values, clipped_gradients, strict=True):
+        np.testing.assert_allclose(clipped_gradient, value / (norm + 1e-6), rtol=3e-7)
 
 
-def test_gradients_below_the_norm_are_left_as_they_are():
+def test_gradients_below_the_norm_are_unchanged():
     parameter = paddle.create_parameter([2], "float32")
-    ((_, clipped),) = ClipGradByGlobalNorm(10.0)([(parameter, paddle.to_tensor([3.0, 4.0]))])
-    assert clipped.numpy().tolist() == [3.0, 4.0]
+    ((_, gradient),) = ClipGradByGlobalNorm(10.0)([(parameter, paddle.to_tensor([3.0, 4.0]))])
+    assert gradient.numpy().tolist() == [3.0, 4.0]
 
 
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 @pytest.mark.parametrize("max_grad_norm", [None, 0.5, 100.0])
-def test_adamw_in_a_loop_takes_the_steps_of_paddles_kernel(monkeypatch, max_grad_norm):
-    """Also where a parameter has no gradient, and where each goes on with a state of the other's."""
+def test_compiled_adamw_equals_paddles_kernel(monkeypatch, max_grad_norm):
+    """Test also a parameter without a gradient, and each implementation with a state of the other."""
     steps, loop = [], compiled.adamw_
-    monkeypatch.setattr(compiled, "adamw_", lambda *given: steps.append(1) or loop(*given))
+    monkeypatch.setattr(compiled, "adamw_", lambda *updated_parameters: steps.append(1) or loop(*updated_parameters))
     draw = np.random.default_rng(0)
     gradients = [[draw.standard_normal(shape).astype("float32") for shape in ((3,), (3,), (3, 2))] for _ in range(6)]
-    weight, found = draw.standard_normal((3, 2)).astype("float32"), []
-    for used in (["compiled"] * 6, ["paddle"] * 6, ["compiled", "paddle"] * 3):
+    weight, results = draw.standard_normal((3, 2)).astype("float32"), []
+    for kinds in (["compiled"] * 6, ["paddle"] * 6, ["compiled", "paddle"] * 3):
         network = Network()
         network.output.weight.set_value(weight)
         network.layer_norm.bias.optimize_attr["learning_rate"] = 0.25
         parameters = [network.layer_norm.weight, network.layer_norm.bias, network.output.weight]
         settings = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
         optimizer = create("adamw", network, 0.01, weight_decay=0.1, max_grad_norm=max_grad_norm, **settings)
-        for step, kernel in enumerate(used):
+        for step, kernel in enumerate(kinds):
             monkeypatch.setenv("TOOLKIT_KERNELS", kernel)
-            given = list(zip(parameters, gradients[step], strict=True))[step % 2 :]  # now and then not the first
-            sum((parameter * paddle.to_tensor(gradient)).sum() for parameter, gradient in given).backward()
+            # in some steps, the first parameter has no gradient
+            updated_parameters = list(zip(parameters, gradients[step], strict=True))[step % 2 :]
+            sum((parameter * paddle.to_tensor(gradient)).sum() for parameter, gradient in updated_parameters).backward()
             optimizer.step()
             optimizer.clear_grad()
-        found.append([parameter.numpy() for parameter in parameters])
-    for one, other, both in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
-        np.testing.assert_allclose(both, other, rtol=1e-6, atol=1e-7)
-    assert not np.array_equal(found[0][2], weight) and len(steps) == 9
+        results.append([parameter.numpy() for parameter in parameters])
+    for compiled_value, paddle_value, mixed_value in zip(*results, strict=True):
+        np.testing.assert_allclose(compiled_value, paddle_value, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(mixed_value, paddle_value, rtol=1e-6, atol=1e-7)
+    assert not np.array_equal(results[0][2], weight) and len(steps) == 9

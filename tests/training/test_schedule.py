@@ -1,4 +1,4 @@
-"""Which of several evaluations is the best: the first of equal ones, whatever the metric's direction."""
+"""Test which evaluation is the best: the first of equal evaluations, for metrics of both directions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from toolkit.training.schedule import Best
 
 
-def kept(values: list[float], lower_is_better: bool) -> int | None:
-    """Return the number, from 1, of the evaluation that is kept."""
+def find_best(values: list[float], lower_is_better: bool) -> int | None:
+    """Return the number of the best evaluation, counted from 1."""
     best = Best()
     for step, value in enumerate(values, 1):
         if best.better(value, lower_is_better=lower_is_better):
@@ -30,6 +30,6 @@ def kept(values: list[float], lower_is_better: bool) -> int | None:
         ([-1.0, -2.0, -2.0], 2, 1),
     ],
 )
-def test_of_equal_evaluations_the_first_is_kept(values, lowest, highest):
-    assert kept(values, lower_is_better=True) == lowest
-    assert kept(values, lower_is_better=False) == highest
+def test_the_first_of_equal_evaluations_is_kept(values, lowest, highest):
+    assert find_best(values, lower_is_better=True) == lowest
+    assert find_best(values, lower_is_better=False) == highest
