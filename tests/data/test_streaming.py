@@ -15,7 +15,7 @@ from pathlib import Path
 import datasets
 import pytest
 from loopback_hub import Cut, LoopbackHub
-from test_hub import KILLED, RUN, Client, checkpoint, command
+from test_hub import KILL_AFTER_CHECKPOINT, RUN, Client, make_checkpoint, run_command
 
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
@@ -246,20 +246,20 @@ def test_unsuitable_keys_are_refused_at_their_line(tmp_path, lines, expected_err
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_on_the_same_rows_without_the_hub(hub, tmp_path):
-    hub.add("a/tiny", checkpoint(0))
+    hub.add("a/tiny", make_checkpoint(0))
     hub.add("a/data", shards("jsonl"), kind="dataset")
     data = "{dataset: a/data, max_length: 32, streaming: true, shuffle_buffer: 30, splits: {test: null}"
     recipe = RUN.replace("{dataset: a/data, max_length: 32}", data + ", limit: {train: 60, validation: 10}}")
     (tmp_path / "x.yaml").write_text(recipe)
     finetune = ("finetune", "x.yaml", "--skip-parity", "a test", "train.output_dir=run")
     more = {"TOOLKIT_CACHE": str(tmp_path / "cache")}
-    assert command(hub, tmp_path, *finetune, code=KILLED, **more)[0] == 9
+    assert run_command(hub, tmp_path, *finetune, code=KILL_AFTER_CHECKPOINT, **more)[0] == 9
     assert len(fetched_files(hub)) in (
         3,
         4,
     )  # 60 rows and a buffer of 30 from shards of 50 rows, and one shard of validation
     splits = json.loads((tmp_path / "run/identity.json").read_text())["splits"]
-    status, output, errors = command(hub, tmp_path, *finetune, **more, HF_HUB_OFFLINE="1")
+    status, output, errors = run_command(hub, tmp_path, *finetune, **more, HF_HUB_OFFLINE="1")
     assert status == 0 and hub.requests == [], errors
     assert "resuming run after step" in output and "60 train, 10 validation" in output
     assert json.loads((tmp_path / "run/identity.json").read_text())["splits"] == splits

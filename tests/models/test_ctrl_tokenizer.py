@@ -1,4 +1,4 @@
-"""CTRL's tokenizer is the reference's, id for id, and a small vocabulary can be trained in its format."""
+"""Test that CTRL's tokenizer gives the reference's ids, and that a small vocabulary can be trained in its format."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from soak import some
 from models.ctrl.tokenizer import CTRLTokenizer, load_tokenizer, merge_symbols, train_bpe
 from toolkit.parity.inputs.tokenizer_texts import ADVERSARIAL
 
-#: Beside the adversarial texts of the gate: what is particular to words, line breaks and pieces.
-PARTICULAR = (
+#: In addition to the gate's adversarial texts: special cases of words, line breaks and pieces.
+SPECIAL_CASES = (
     "Books\nA tale\n\n of  two\ncities.\r\n\tend\n",
     "\n\n leading breaks",
     "<unk>", "a<unk>b <unk><unk>\n<unk>", "</w> a</w> w@@ @@ @@ @@@ a@@\n",
@@ -45,15 +45,15 @@ json.dump(result, open(sys.argv[2], "w"))
 
 
 def assert_equal_to_the_reference(folder: Path, texts: list[str], tmp_path: Path) -> CTRLTokenizer:
-    """Ids, decoding, padding and cutting are those of transformers, in a process of its own."""
+    """Compare ids, decoding, padding and truncation with transformers, which runs in a separate process."""
     ours = load_tokenizer(folder)
     indices = [0, 1, 7, ours.vocab_size - 1, ours.vocab_size, 10**7, ours.pad_token_id]
     (tmp_path / "job.json").write_text(json.dumps({"folder": str(folder), "texts": texts, "indices": indices}))
     files = [str(tmp_path / name) for name in ("job.json", "result.json")]
-    done = subprocess.run([sys.executable, "-c", REFERENCE, *files], capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in done.stderr:
+    process = subprocess.run([sys.executable, "-c", REFERENCE, *files], capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in process.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     theirs = json.loads((tmp_path / "result.json").read_text())
     assert ours.vocab_size == theirs["vocab_size"]
     ids = ours(texts)["input_ids"]
@@ -70,30 +70,35 @@ def assert_equal_to_the_reference(folder: Path, texts: list[str], tmp_path: Path
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    """Text that every machine has: the language's own documentation."""
+    """Text that exists on every machine: the source of Python's standard library."""
     modules = [sys.modules[name] for name in ("argparse", "json", "subprocess", "re", "os")]
     return [line for module in modules for line in Path(module.__file__).read_text().splitlines(keepends=True)]
 
 
 @pytest.fixture(scope="module")
-def trained(sentences, tmp_path_factory) -> Path:
+def trained_folder(sentences, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     train_bpe(sentences, 900, folder, ["Statements", "Types", "Zyzzyva"])
     return folder
 
 
-def test_a_trained_tokenizer_is_the_reference_s_id_for_id(trained, sentences, tmp_path):
-    texts = [*ADVERSARIAL, *PARTICULAR, *sentences[:300], "".join(sentences[:500])]
-    assert_equal_to_the_reference(trained, texts, tmp_path)
+def test_a_trained_tokenizer_gives_the_references_ids(trained_folder, sentences, tmp_path):
+    texts = [*ADVERSARIAL, *SPECIAL_CASES, *sentences[:300], "".join(sentences[:500])]
+    assert_equal_to_the_reference(trained_folder, texts, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.shared_data
-def test_the_published_tokenizer_is_the_reference_s_id_for_id(shared_data, tmp_path):
-    """On WikiText and a novel, each as one text, and line by line where lines begin."""
+def test_the_published_tokenizer_gives_the_references_ids(shared_data, tmp_path):
+    """Compare WikiText and a novel, each as one text and split into lines."""
     names = some(["crime_and_punishment", "dracula", "wikitext2_test", "wikitext2_valid"])
-    whole = [(shared_data / "text" / f"{name}.txt").read_text(encoding="utf-8") for name in names]
-    texts = [*ADVERSARIAL, *PARTICULAR, *whole, *(line for text in whole for line in text.splitlines()[:200])]
+    full_texts = [(shared_data / "text" / f"{name}.txt").read_text(encoding="utf-8") for name in names]
+    texts = [
+        *ADVERSARIAL,
+        *SPECIAL_CASES,
+        *full_texts,
+        *(line for text in full_texts for line in text.splitlines()[:200]),
+    ]
     ours = assert_equal_to_the_reference(shared_data / "ctrl-tokenizer", texts, tmp_path)
     assert ours.vocab_size == 246534
 
@@ -107,41 +112,44 @@ def test_control_codes_of_the_published_vocabulary_are_single_tokens(shared_data
     assert ours.control_code("Wikipedia") == 37583
 
 
-def test_a_control_code_that_is_no_whole_word_is_refused(trained):
-    ours = load_tokenizer(trained)
+def test_a_control_code_that_is_not_a_whole_word_is_rejected(trained_folder):
+    ours = load_tokenizer(trained_folder)
     assert ours.decode([ours.control_code("Zyzzyva")]) == "Zyzzyva"
     for code in ("Zyzzyvas", "two words", "", "<unk>", "\u2603"):
         with pytest.raises(ValueError, match="is no control code"):
             ours.control_code(code)
 
 
-def test_a_saved_tokenizer_is_the_same_and_pads_in_transformers_too(trained, tmp_path):
-    ours = load_tokenizer(trained)
+def test_a_saved_tokenizer_is_the_same_and_pads_in_transformers(trained_folder, tmp_path):
+    ours = load_tokenizer(trained_folder)
     ours.save(tmp_path)
-    again = load_tokenizer(tmp_path)
-    assert again.fingerprint() == ours.fingerprint()
+    loaded_tokenizer = load_tokenizer(tmp_path)
+    assert loaded_tokenizer.fingerprint() == ours.fingerprint()
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["pad_token"] == "<unk>"
     batch = ours(["a b"], max_length=6, padding="max_length")
     assert batch["attention_mask"].tolist() == [[1, 1, 0, 0, 0, 0]] and ours.pad_token_id == ours.encode("<unk>")[0]
 
 
-def test_another_vocabulary_has_another_fingerprint(sentences, trained, tmp_path):
-    assert train_bpe(sentences, 901, tmp_path, []).fingerprint() != load_tokenizer(trained).fingerprint()
+def test_another_vocabulary_has_another_fingerprint(sentences, trained_folder, tmp_path):
+    assert train_bpe(sentences, 901, tmp_path, []).fingerprint() != load_tokenizer(trained_folder).fingerprint()
 
 
-def test_training_is_repeatable_and_exact_in_size(sentences, trained, tmp_path):
-    again = train_bpe(sentences, 900, tmp_path, ["Statements", "Types", "Zyzzyva"])
-    assert again.vocab_size == 900 and again.fingerprint() == load_tokenizer(trained).fingerprint()
+def test_training_is_repeatable_and_exact_in_size(sentences, trained_folder, tmp_path):
+    second_tokenizer = train_bpe(sentences, 900, tmp_path, ["Statements", "Types", "Zyzzyva"])
+    assert (
+        second_tokenizer.vocab_size == 900
+        and second_tokenizer.fingerprint() == load_tokenizer(trained_folder).fingerprint()
+    )
 
 
-def test_text_of_the_training_data_comes_back_without_unknowns(sentences, trained):
-    ours = load_tokenizer(trained)
+def test_training_texts_survive_a_round_trip_without_unknown_tokens(sentences, trained_folder):
+    ours = load_tokenizer(trained_folder)
     for line in sentences[:500]:
         assert ours.decode(ours.encode(line)) == " ".join(line.split())
 
 
-def test_offsets_are_the_places_of_the_pieces(trained):
-    ours = load_tokenizer(trained)
+def test_offsets_are_the_positions_of_the_pieces(trained_folder):
+    ours = load_tokenizer(trained_folder)
     text = "Types of  unbelievable\u00a0things\n<unk>a\n b"
     ids, spans = ours.encode_with_offsets(text)
     assert ids == ours.encode(text)
@@ -149,7 +157,7 @@ def test_offsets_are_the_places_of_the_pieces(trained):
 
 
 @pytest.mark.parametrize(
-    ("texts", "size", "codes", "expected"),
+    ("texts", "size", "codes", "message"),
     [
         (["some words of text " * 20], 12, [], "12 pieces are too few: the characters and control codes alone need"),
         (["aaaaa bb aaaaa bbbbb " * 5], 100, [], "cannot train 100 pieces on these texts: they give"),
@@ -157,12 +165,12 @@ def test_offsets_are_the_places_of_the_pieces(trained):
         (["a b c"], 100, ["two words"], "'two words' cannot be a control code"),
     ],
 )
-def test_a_vocabulary_that_cannot_be_trained_says_why(tmp_path, texts, size, codes, expected):
-    with pytest.raises(ValueError, match=expected):
+def test_an_impossible_vocabulary_is_reported_with_a_reason(tmp_path, texts, size, codes, message):
+    with pytest.raises(ValueError, match=message):
         train_bpe(texts, size, tmp_path, codes)
 
 
-def test_a_very_long_word_is_merged_in_no_time_and_as_a_short_one():
+def test_a_very_long_word_is_merged_like_a_short_word():
     ranks = {("a", "a"): 0, ("aa", "aa"): 1, ("b", "a"): 2, ("aaaa", "a</w>"): 3}
     assert merge_symbols([*"baaaa", "a</w>"], ranks) == ["b", "aaaaa</w>"]
     assert merge_symbols(["a"] * 5, ranks) == ["aaaa", "a"]
@@ -170,7 +178,7 @@ def test_a_very_long_word_is_merged_in_no_time_and_as_a_short_one():
 
 
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("files", "message"),
     [
         ({"vocab.json": "{}"}, r"there is no merges\.txt"),
         ({"vocab.json": "{}", "merges.txt": ""}, r"merges\.txt is empty"),
@@ -188,8 +196,8 @@ def test_a_very_long_word_is_merged_in_no_time_and_as_a_short_one():
         ),
     ],
 )
-def test_a_folder_that_holds_no_tokenizer_says_so(tmp_path, files, expected):
+def test_a_folder_without_a_tokenizer_is_rejected(tmp_path, files, message):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=message):
         load_tokenizer(tmp_path)

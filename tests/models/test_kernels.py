@@ -1,4 +1,4 @@
-"""TOOLKIT_KERNELS: the port with Paddle's own operations on a CPU, as a GPU takes them, gated and recorded."""
+"""Test TOOLKIT_KERNELS: a port that uses Paddle's own operations on a CPU, as on a GPU, is gated and recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolkit.parity.trials.mutation import trial_request
 HEADS = [(model, head) for model in FAMILIES for head in part(model, "weights").HEADS]
 
 
-def of_head(model: str, head: str) -> GateRequest:
+def make_head_request(model: str, head: str) -> GateRequest:
     if model == "ctrl":
         return request_for(model, head, CTRL_TRIAL, 24, "heavy-tailed")
     labels = {"num_labels": 2} if head == "question_answering" else {}
@@ -30,50 +30,54 @@ def of_head(model: str, head: str) -> GateRequest:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> PreparedGates:
-    """Gates of every head whose port's process was told to take Paddle's kernels."""
+def prepared_gates(tmp_path_factory) -> PreparedGates:
+    """Return gates of every head whose port uses Paddle's kernels."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TOOLKIT_KERNELS", "paddle")
-        return PreparedGates(tmp_path_factory.mktemp("jobs"), [of_head(*one) for one in HEADS])
+        return PreparedGates(
+            tmp_path_factory.mktemp("jobs"), [make_head_request(*model_and_head) for model_and_head in HEADS]
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "head"), HEADS)
-def test_every_head_agrees_with_the_reference_in_both_dtypes_with_paddles_kernels(
-    prepared, tmp_path, monkeypatch, model, head
-):
+def test_every_head_passes_in_both_dtypes_with_paddles_kernels(prepared_gates, tmp_path, monkeypatch, model, head):
     monkeypatch.setenv("TOOLKIT_KERNELS", "paddle")
-    report, text = prepared.run(of_head(model, head), tmp_path)
+    report, text = prepared_gates.run(make_head_request(model, head), tmp_path)
     assert report.passed, report.summary()
     assert "; cpu; Paddle's own kernels; " in text
-    stored = json.loads((tmp_path / "parity.json").read_text())
-    assert stored["flags"]["TOOLKIT_KERNELS"] == "paddle" and stored["dtypes"] == ["float64", "float32"]
+    saved_report = json.loads((tmp_path / "parity.json").read_text())
+    assert saved_report["flags"]["TOOLKIT_KERNELS"] == "paddle" and saved_report["dtypes"] == ["float64", "float32"]
 
 
 @pytest.mark.slow
-def test_the_ports_process_takes_the_kernels_that_the_gate_was_called_with(prepared, tmp_path, monkeypatch):
-    """What it computes differs in its last digits, and in nothing else."""
+def test_the_ports_process_uses_the_kernels_of_the_gate(prepared_gates, tmp_path, monkeypatch):
+    """Only the last digits of its results differ."""
     one, ours = ("ctrl", "causal_lm"), {}
     for kernels in ("paddle", "composed"):
         monkeypatch.setenv("TOOLKIT_KERNELS", kernels)
-        gates = prepared if kernels == "paddle" else PreparedGates(tmp_path / "jobs", [of_head(*one)])
-        report, _ = gates.run(of_head(*one), tmp_path / kernels)
+        gates = prepared_gates if kernels == "paddle" else PreparedGates(tmp_path / "jobs", [make_head_request(*one)])
+        report, _ = gates.run(make_head_request(*one), tmp_path / kernels)
         ours[kernels] = {c.name: c.error for c in report.verdict.comparisons if c.dtype == "float32"}
     assert ours["paddle"].keys() == ours["composed"].keys()
     assert ours["paddle"] != ours["composed"]
 
 
-def test_the_choice_decides_which_operation_is_taken(monkeypatch):
+def test_the_variable_selects_the_operations(monkeypatch):
     x = paddle.ones([2, 3])
-    found = {}
+    support_by_kernels = {}
     for kernels in ("composed", "paddle", ""):
         monkeypatch.setenv("TOOLKIT_KERNELS", kernels)
-        found[kernels] = (ops.is_composed(x), ops.is_on_cpu(x), compiled.supports_compiled(x))
-    own = can_compile()
-    assert found == {"composed": (True, True, False), "paddle": (False, True, False), "": (True, True, own)}
+        support_by_kernels[kernels] = (ops.is_composed(x), ops.is_on_cpu(x), compiled.supports_compiled(x))
+    has_numba = can_compile()
+    assert support_by_kernels == {
+        "composed": (True, True, False),
+        "paddle": (False, True, False),
+        "": (True, True, has_numba),
+    }
 
 
-def test_without_numba_the_composed_operations_are_taken(monkeypatch):
+def test_composed_operations_are_used_without_numba(monkeypatch):
     monkeypatch.setattr("models.operations.kernels.can_compile", lambda: False)
     monkeypatch.delenv("TOOLKIT_KERNELS", raising=False)
     assert chosen_kernels() == "composed" and not compiled.supports_compiled(paddle.ones([2]))
@@ -82,7 +86,7 @@ def test_without_numba_the_composed_operations_are_taken(monkeypatch):
         chosen_kernels()
 
 
-def test_a_verdict_is_not_remembered_for_other_kernels(monkeypatch):
+def test_a_cached_verdict_is_not_used_for_other_kernels(monkeypatch):
     request = trial_request("ctrl", "random", 0)
     keys = {}
     for kernels in ("composed", "paddle", "composed"):
@@ -98,7 +102,7 @@ def test_a_run_records_its_kernels(recipe_file, tmp_path, monkeypatch):  # noqa:
     assert json.loads((folder / "versions.json").read_text())["flags"]["TOOLKIT_KERNELS"] == "paddle"
 
 
-def test_another_choice_is_one_line(recipe_file, tmp_path, monkeypatch, command_line):  # noqa: F811
+def test_an_invalid_value_is_reported_in_one_line(recipe_file, tmp_path, monkeypatch, command_line):  # noqa: F811
     monkeypatch.setenv("TOOLKIT_KERNELS", "fast")
     for arguments in (
         ("finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}"),
@@ -112,7 +116,15 @@ def test_another_choice_is_one_line(recipe_file, tmp_path, monkeypatch, command_
 
 
 def test_doctor_warns_of_paddles_kernels(monkeypatch):
-    assert [one for one in frameworks.check_environment() if one.check == "kernels"] == []
+    assert [
+        environment_check
+        for environment_check in frameworks.check_environment()
+        if environment_check.check == "kernels"
+    ] == []
     monkeypatch.setenv("TOOLKIT_KERNELS", "paddle")
-    [found] = [one for one in frameworks.check_environment() if one.check == "kernels"]
-    assert found.state == "warn" and found.remedy == "unset TOOLKIT_KERNELS"
+    [kernels_check] = [
+        environment_check
+        for environment_check in frameworks.check_environment()
+        if environment_check.check == "kernels"
+    ]
+    assert kernels_check.state == "warn" and kernels_check.remedy == "unset TOOLKIT_KERNELS"

@@ -1,4 +1,7 @@
-"""The stored machine code of compiled loops: it runs only if nobody but the user and root can have written it."""
+"""Test the stored machine code of compiled loops.
+
+It runs only if it can have been written by the user and root alone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from models.operations import loop_code
 
 @pytest.fixture
 def object_file(tmp_path, monkeypatch) -> Path:
-    """An object file as a process has stored it in the user's cache; it is never loaded, so any bytes will do."""
+    """Return an object file in the user's cache; it is never loaded, so its content is arbitrary."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     own = loop_code._folders()[1]
     monkeypatch.setattr(loop_code, "_folders", lambda: [own])
@@ -35,7 +38,7 @@ def replace_by_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-UNTRUSTED = {
+UNTRUSTED_CHANGES = {
     "all may write the file": lambda path: path.chmod(0o666),
     "a group may write the file": lambda path: path.chmod(0o664),
     "all may write the folder": lambda path: path.parent.chmod(0o777),
@@ -55,8 +58,8 @@ UNTRUSTED = {
 }
 
 
-@pytest.mark.parametrize("change", UNTRUSTED.values(), ids=UNTRUSTED)
-def test_machine_code_is_not_loaded_if_somebody_else_may_have_written_it(object_file, change):
+@pytest.mark.parametrize("change", UNTRUSTED_CHANGES.values(), ids=UNTRUSTED_CHANGES)
+def test_machine_code_that_others_may_have_written_is_not_loaded(object_file, change):
     change(object_file)
     assert loop_code._read_code("keep") is None
 
@@ -68,7 +71,7 @@ def test_machine_code_of_another_user_is_not_loaded(object_file, level):
     assert loop_code._read_code("keep") is None
 
 
-def test_machine_code_is_stored_where_only_the_user_may_write(object_file):
+def test_machine_code_is_stored_in_a_folder_of_the_user(object_file):
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in object_file.parents[:2]] == [0o700, 0o700]
     object_file.parent.chmod(0o777)
     object_file.unlink()
@@ -84,7 +87,7 @@ def test_machine_code_is_loaded_again_for_a_user_whose_files_a_group_may_write(o
     assert loop_code._read_code("keep") == b"machine code" and stat.S_IMODE(object_file.parent.stat().st_mode) == 0o700
 
 
-def test_no_machine_code_is_looked_for_in_the_current_folder(monkeypatch):
+def test_machine_code_in_the_current_folder_is_not_used(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/somebody")
     assert loop_code._folders()[1:] == [Path("/home/somebody/.cache/toolkit/loops")]

@@ -1,4 +1,4 @@
-"""Losses against torch's own, with labels that are to be ignored."""
+"""Test losses against torch's, with ignored labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from models.operations import losses
         ("int64", [4], 1, "regression"),
     ],
 )
-def test_labels_decide_on_the_problem_that_nobody_has_set(dtype, shape, count, problem):
+def test_the_labels_determine_an_unset_problem_type(dtype, shape, count, problem):
     config = SimpleNamespace(problem_type=None, num_labels=count)
     logits = paddle.to_tensor(np.random.default_rng(0).standard_normal([4, count]).astype("float32"))
     labels = paddle.to_tensor(np.arange(np.prod(shape)).reshape(shape) % 2).astype(dtype)
@@ -32,15 +32,15 @@ def test_labels_decide_on_the_problem_that_nobody_has_set(dtype, shape, count, p
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("labels", [[2, 0, 1, 4], [2, -100, -100, 4], [-100, -100, -100, -100]])
-def test_the_mean_is_over_the_labels_that_count_and_of_none_it_is_nan_without_a_gradient(labels, dtype):
+def test_ignored_labels_do_not_count_and_without_labels_the_loss_is_nan(labels, dtype):
     scores = np.random.default_rng(0).standard_normal((4, 5)).astype(dtype)
     theirs = torch.tensor(scores, requires_grad=True)
-    expected = torch.nn.functional.cross_entropy(theirs, torch.tensor(labels))
-    expected.backward()
+    expected_loss = torch.nn.functional.cross_entropy(theirs, torch.tensor(labels))
+    expected_loss.backward()
     ours = paddle.to_tensor(scores, stop_gradient=False)
     loss = losses.cross_entropy(ours, paddle.to_tensor(labels))
     loss.backward()
     tolerance = 8 * np.finfo(dtype).eps
-    np.testing.assert_allclose(loss.numpy(), expected.detach().numpy(), rtol=tolerance)
+    np.testing.assert_allclose(loss.numpy(), expected_loss.detach().numpy(), rtol=tolerance)
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=tolerance, atol=tolerance)
-    assert np.isnan(expected.item()) == (not any(label >= 0 for label in labels))
+    assert np.isnan(expected_loss.item()) == (not any(label >= 0 for label in labels))

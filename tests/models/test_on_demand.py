@@ -1,4 +1,4 @@
-"""Files of tensors that are written one after another, and what making each when it is asked for saves of memory."""
+"""Test files of tensors that are created and written one after another, which saves memory."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
-def test_a_file_is_that_of_the_library_byte_for_byte(metadata, tmp_path):
+def test_a_file_equals_the_librarys_byte_for_byte(metadata, tmp_path):
     write_tensors(tmp_path / "ours", TENSORS, metadata)
     contiguous = {name: np.asarray(value, order="C") for name, value in TENSORS.items()}
     save_file(contiguous, tmp_path / "theirs", metadata=metadata)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
-def test_each_tensor_is_made_when_it_is_asked_for_and_not_kept(tmp_path):
-    alive, most = set(), []
+def test_each_tensor_is_created_on_demand_and_not_kept(tmp_path):
+    alive, max_counts = set(), []
 
-    class Counted(np.ndarray):
+    class CountedArray(np.ndarray):
         def __del__(self):
             alive.discard(id(self))
 
     def make() -> np.ndarray:
-        value = np.zeros(4).view(Counted)
+        value = np.zeros(4).view(CountedArray)
         alive.add(id(value))
-        most.append(len(alive))
+        max_counts.append(len(alive))
         return value
 
     tensors = LazyArrays({name: make for name in "abcdef"})
-    assert list(tensors) == list("abcdef") and "a" in tensors and not most
+    assert list(tensors) == list("abcdef") and "a" in tensors and not max_counts
     write_tensors(tmp_path / "file", tensors)
-    assert len(most) == 12 and max(most) == 1
+    assert len(max_counts) == 12 and max(max_counts) == 1
 
 
-def test_what_the_format_has_no_name_for_is_refused(tmp_path):
+def test_dtypes_unknown_to_the_format_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="x: complex128"):
         write_tensors(tmp_path / "file", {"x": np.zeros(2, complex)})
     assert not (tmp_path / "file").exists()

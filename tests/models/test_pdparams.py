@@ -1,4 +1,4 @@
-"""Checkpoints of PaddleNLP's: what its own classes write computes the same here, and nothing in such a file runs."""
+"""Test PaddleNLP's checkpoints: the ports compute the same outputs from them, and no code in such a file runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFORMER = {
 }  # fmt: skip
 CTRL = {"vocab_size": 50, "n_positions": 64, "n_embd": 16, "dff": 24, "n_layer": 2, "n_head": 2}
 
-#: PaddleNLP's class, its configuration, ours.
+#: By pair: PaddleNLP's class, its head, its configuration, and our class.
 PAIRS = {
     "reformer-lm": ("Reformer", "ModelWithLMHead", REFORMER, ReformerModelWithLMHead),
     "reformer-cls": ("Reformer", "ForSequenceClassification", {**REFORMER, "is_decoder": False, "num_classes": 5},
@@ -46,55 +46,55 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """(folder with what PaddleNLP writes, its model in evaluation), by the name of a pair."""
-    made: dict = {}
+def saved_checkpoint(tmp_path_factory):
+    """Return a function from a pair's name to the folder that PaddleNLP saved and its model in evaluation mode."""
+    saved_models: dict = {}
 
     def get(name):
-        if name not in made:
+        if name not in saved_models:
             import paddle
             import paddlenlp.transformers as theirs
 
             family, head, keys, _ = PAIRS[name]
             paddle.seed(7)
             model = getattr(theirs, family + head)(getattr(theirs, f"{family}Config")(**keys))
-            for parameter in model.parameters():  # biases and norms of zeros and ones would hide a mistake
+            for parameter in model.parameters():  # the initial zeros of biases and ones of norms would hide a mistake
                 if not parameter.stop_gradient:
                     parameter.set_value(parameter + 0.1 * paddle.randn(parameter.shape))
             model.eval()
             folder = tmp_path_factory.mktemp(name)
             model.save_pretrained(str(folder))
-            made[name] = (folder, model)
-        return made[name]
+            saved_models[name] = (folder, model)
+        return saved_models[name]
 
     return get
 
 
-def outputs(model) -> list[np.ndarray]:
+def compute_outputs(model) -> list[np.ndarray]:
     import paddle
 
-    found = model(paddle.to_tensor(np.arange(2, 34)[None] % 48 + 2))
-    found = getattr(found, "logits", found)
-    found = (found.start_logits, found.end_logits) if hasattr(found, "start_logits") else found
-    parts = found if isinstance(found, (tuple, list)) else [found]
+    output = model(paddle.to_tensor(np.arange(2, 34)[None] % 48 + 2))
+    output = getattr(output, "logits", output)
+    output = (output.start_logits, output.end_logits) if hasattr(output, "start_logits") else output
+    parts = output if isinstance(output, (tuple, list)) else [output]
     return [np.squeeze(part.numpy()) for part in parts if hasattr(part, "numpy")]
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_what_paddlenlp_saves_computes_the_same_here(saved, name):
-    folder, theirs = saved(name)
+def test_our_ports_compute_the_same_from_paddlenlps_checkpoints(saved_checkpoint, name):
+    folder, theirs = saved_checkpoint(name)
     ours = PAIRS[name][3].from_pretrained(get_hf_folder(folder))
     assert ours.new_weights == []
     ours.eval()
-    expected, found = outputs(theirs), outputs(ours)
-    size = np.abs(expected[0]).max()
+    their_outputs, our_outputs = compute_outputs(theirs), compute_outputs(ours)
+    size = np.abs(their_outputs[0]).max()
     assert size > 0.1
-    for place in range(2 if name == "reformer-qa" else 1):  # starts and ends
-        np.testing.assert_allclose(found[place], expected[place], rtol=0, atol=1e-4 * size)
+    for index in range(2 if name == "reformer-qa" else 1):  # starts and ends
+        np.testing.assert_allclose(our_outputs[index], their_outputs[index], rtol=0, atol=1e-4 * size)
 
 
-def test_a_checkpoint_is_read_once_for_its_content_and_brings_its_vocabulary(saved, tmp_path, capfd):
-    folder, _ = saved("ctrl-lm")
+def test_a_checkpoint_is_converted_once_and_includes_its_vocabulary(saved_checkpoint, tmp_path, capfd):
+    folder, _ = saved_checkpoint("ctrl-lm")
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in ("config.json", "model_state.pdparams"):
@@ -107,8 +107,8 @@ def test_a_checkpoint_is_read_once_for_its_content_and_brings_its_vocabulary(sav
     assert (get_hf_folder(copy) / "vocab.json").read_text() == "{}"
 
 
-def test_the_configuration_of_paddlenlp_2_is_read(saved, tmp_path):
-    folder, _ = saved("ctrl-lm")
+def test_the_configuration_of_paddlenlp_2_is_read(saved_checkpoint, tmp_path):
+    folder, _ = saved_checkpoint("ctrl-lm")
     names = {"n_embd": "hidden_size", "dff": "intermediate_size", "n_layer": "num_hidden_layers",
              "n_head": "num_attention_heads", "vocab_size": "vocab_size"}  # fmt: skip
     body = {name: CTRL[key] for key, name in names.items()}
@@ -116,7 +116,7 @@ def test_the_configuration_of_paddlenlp_2_is_read(saved, tmp_path):
     (tmp_path / "model_config.json").write_text(json.dumps(old))
     (tmp_path / "model_state.pdparams").write_bytes((folder / "model_state.pdparams").read_bytes())
     keys = json.loads((get_hf_folder(tmp_path) / "config.json").read_text())
-    assert {key: keys[key] for key in CTRL} == CTRL  # the number of positions is that of the table
+    assert {key: keys[key] for key in CTRL} == CTRL  # the number of positions is the length of the table
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
@@ -125,15 +125,15 @@ def test_every_protocol_of_paddle_is_read(tmp_path, protocol):
 
     layer = paddle.nn.Linear(3, 4)
     paddle.save(layer.state_dict(), str(tmp_path / "a.pdparams"), protocol=protocol)
-    found = read_pdparams(tmp_path / "a.pdparams")
-    assert sorted(found) == ["bias", "weight"]
-    np.testing.assert_array_equal(found["weight"], layer.weight.numpy())
+    arrays = read_pdparams(tmp_path / "a.pdparams")
+    assert sorted(arrays) == ["bias", "weight"]
+    np.testing.assert_array_equal(arrays["weight"], layer.weight.numpy())
 
 
-def test_bfloat16_is_read_as_the_numbers_that_it_is(saved, tmp_path):
+def test_bfloat16_is_read_exactly(saved_checkpoint, tmp_path):
     import paddle
 
-    folder, _ = saved("ctrl-lm")
+    folder, _ = saved_checkpoint("ctrl-lm")
     state = {name: paddle.to_tensor(value).astype("bfloat16")
              for name, value in read_pdparams(folder / "model_state.pdparams").items()}  # fmt: skip
     paddle.save(state, str(tmp_path / "model_state.pdparams"))
@@ -154,7 +154,7 @@ class Payload:
 
 
 def payloads(mark: Path) -> dict[str, bytes]:
-    """Pickles that would make ``mark`` where they are simply unpickled, in several forms."""
+    """Return pickles in several forms that create the file `mark` if they are simply unpickled."""
     touch = f"touch {mark}"
     table = np.ones(3, np.float32)
     text = repr(f"__import__('os').system({touch!r})").encode()
@@ -174,36 +174,36 @@ def payloads(mark: Path) -> dict[str, bytes]:
 def test_code_in_a_file_never_runs(tmp_path, form):
     content = payloads(tmp_path / "ran")[form]
     (tmp_path / "a.pdparams").write_bytes(content)
-    with pytest.raises(UnreadableFileError, match=r"nothing of it (was run|ran)") as refused:
+    with pytest.raises(UnreadableFileError, match=r"nothing of it (was run|ran)") as raised_error:
         read_pdparams(tmp_path / "a.pdparams")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(raised_error.value)
     assert not (tmp_path / "ran").exists()
     if not form.startswith("eval"):
         pickle.loads(content)
-        assert (tmp_path / "ran").exists()  # the payload is one
+        assert (tmp_path / "ran").exists()  # the payload does work
 
 
 def array_state(shape: object = (3,), code: object = "f4", content: object = b"\0" * 12, order: object = "<") -> bytes:
-    """A pickle of one array whose parts are these."""
+    """Return a pickle of an array with these parts."""
     state = pickle.dumps((1, shape, "DTYPE", False, content), 2)[2:-1]
     dtype = b"cnumpy\ndtype\n" + pickle.dumps((code, False, True), 2)[2:-1] + b"R"
     dtype += pickle.dumps((3, order, None, None, None, -1, -1, 0), 2)[2:-1] + b"b"
     marker = pickle.dumps("DTYPE", 2)[2:-1]
-    marker = marker[: marker.rindex(b"q")]  # without its place in the memo
+    marker = marker[: marker.rindex(b"q")]  # without the array's index in the memo
     assert state.count(marker) == 1
-    before, after = state.split(marker)
-    state = before + dtype + after[2:]
+    prefix, suffix = state.split(marker)
+    state = prefix + dtype + suffix[2:]
     make = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n" + b"K\0\x85C\x01btR"
     return b"\x80\x02}X\x01\0\0\0a" + make + state + b"bs."
 
 
-def test_the_hostile_arrays_of_the_next_test_are_arrays_but_for_one_thing(tmp_path):
+def test_an_array_without_the_faults_of_the_next_test_is_read(tmp_path):
     (tmp_path / "a.pdparams").write_bytes(array_state())
     np.testing.assert_array_equal(read_pdparams(tmp_path / "a.pdparams")["a"], np.zeros(3, np.float32))
 
 
 @pytest.mark.parametrize(
-    ("parts", "expected"),
+    ("parts", "message"),
     [
         ({"shape": (2**60,)}, "which do not fit"),
         ({"shape": (-3,)}, "without a proper shape"),
@@ -216,17 +216,17 @@ def test_the_hostile_arrays_of_the_next_test_are_arrays_but_for_one_thing(tmp_pa
         ({"content": [1, 2, 3]}, "something else than numbers"),
     ],
 )
-def test_a_hostile_array_is_refused(tmp_path, parts, expected):
+def test_a_hostile_array_is_rejected(tmp_path, parts, message):
     (tmp_path / "a.pdparams").write_bytes(array_state(**parts))
-    with pytest.raises(UnreadableFileError, match=expected):
+    with pytest.raises(UnreadableFileError, match=message):
         read_pdparams(tmp_path / "a.pdparams")
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("content", "message"),
     [
         (b"\x80\x04\x8e" + b"\xff" * 7 + b"\x0f", "cannot be read|is no pickle|ends in the middle"),  # a huge length
-        (b"\x80\x04}r\xff\xff\xff\x7f.", "memo 2147483647"),  # a place that would reserve gigabytes
+        (b"\x80\x04}r\xff\xff\xff\x7f.", "memo 2147483647"),  # an index that would reserve gigabytes
         (b"\x80\x04}.", "holds no tensors"),
         (b"\x80\x04N.", "holds no tensors by name"),
         (pickle.dumps({"model": {"a": np.ones(2)}}, 4), "holds 'model', which is no array"),
@@ -235,18 +235,18 @@ def test_a_hostile_array_is_refused(tmp_path, parts, expected):
         (b"\x80\x04cnumpy\ndtype\n}X\x01\0\0\0aK\1sb.", "changes a function"),
     ],
 )
-def test_what_is_no_file_of_arrays_is_refused_in_a_line(tmp_path, content, expected):
+def test_an_invalid_file_is_rejected_in_one_line(tmp_path, content, message):
     (tmp_path / "a.pdparams").write_bytes(content)
-    with pytest.raises(UnreadableFileError, match=expected) as refused:
+    with pytest.raises(UnreadableFileError, match=message) as raised_error:
         read_pdparams(tmp_path / "a.pdparams")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(raised_error.value)
 
 
-# -- what a recipe says about it --------------------------------------------------------------------------------------
+# -- recipe errors ----------------------------------------------------------------------------------------------------
 
 
-def changed(folder: Path, target: Path, keys=lambda keys: keys, state=lambda state: state) -> Path:
-    """A copy of a checkpoint with another configuration or other arrays."""
+def write_changed_copy(folder: Path, target: Path, keys=lambda keys: keys, state=lambda state: state) -> Path:
+    """Write a copy of a checkpoint with another configuration or other arrays."""
     import paddle
 
     target.mkdir()
@@ -270,18 +270,18 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_does_not_fit_is_a_line_at_the_recipes_key(saved, tmp_path, cache, change):
-    how, expected = CHANGES[change]
-    checkpoint = changed(saved("ctrl-lm")[0], tmp_path / "changed", **how)
-    with pytest.raises(ValueError) as refused:
+def test_a_mismatch_is_reported_at_the_recipes_key(saved_checkpoint, tmp_path, cache, change):
+    changes, message = CHANGES[change]
+    checkpoint = write_changed_copy(saved_checkpoint("ctrl-lm")[0], tmp_path / "changed", **changes)
+    with pytest.raises(ValueError) as raised_error:
         get_hf_folder(checkpoint)
-    assert expected in str(refused.value)
-    assert str(checkpoint) in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert message in str(raised_error.value)
+    assert str(checkpoint) in str(raised_error.value)
+    assert "\n" not in str(raised_error.value)
     assert not list(cache.glob("weights/*"))
 
 
-def recipe_of(tmp_path: Path, weights: Path, family: str = "ctrl"):
+def make_recipe(tmp_path: Path, weights: Path, family: str = "ctrl"):
     data = "data:\n  dataset: csv\n  files: {train: t.csv}\n  max_length: 32\n"
     train = "train:\n  epochs: 1\n  learning_rate: 1e-3\n"
     model = f"task: classification\nmodel:\n  name: {family}\n  weights: {weights}\n"
@@ -289,30 +289,30 @@ def recipe_of(tmp_path: Path, weights: Path, family: str = "ctrl"):
     return load_recipe(tmp_path / "x.yaml", [])
 
 
-def test_a_recipe_takes_a_file_or_its_folder(saved, tmp_path):
-    folder, _ = saved("ctrl-lm")
+def test_a_recipe_accepts_a_file_or_its_folder(saved_checkpoint, tmp_path):
+    folder, _ = saved_checkpoint("ctrl-lm")
     for weights in (folder, folder / "model_state.pdparams"):
-        recipe = recipe_of(tmp_path, weights)
+        recipe = make_recipe(tmp_path, weights)
         assert recipe.hub_weights is None
         assert model_config._local_checkpoint_keys(recipe)["n_embd"] == CTRL["n_embd"]
 
 
 @pytest.mark.parametrize(
-    ("make", "family", "expected"),
+    ("make", "family", "message"),
     [
-        (lambda folder, saved: folder / "gone.pdparams", "ctrl", "cannot read .*gone.pdparams: No such file"),
-        (lambda folder, saved: saved, "reformer", "does not describe a Reformer"),
-        (lambda folder, saved: (folder / "alone.pdparams").write_bytes(b"x") and folder / "alone.pdparams", "ctrl",
+        (lambda folder, checkpoint: folder / "gone.pdparams", "ctrl", "cannot read .*gone.pdparams: No such file"),
+        (lambda folder, checkpoint: checkpoint, "reformer", "does not describe a Reformer"),
+        (lambda folder, checkpoint: (folder / "alone.pdparams").write_bytes(b"x") and folder / "alone.pdparams", "ctrl",
          "has no config.json or model_config.json beside it"),
     ],
 )  # fmt: skip
-def test_a_checkpoint_that_cannot_be_taken_is_said_at_its_line(saved, tmp_path, make, family, expected):
-    recipe = recipe_of(tmp_path, make(tmp_path, saved("ctrl-lm")[0]), family)
-    with pytest.raises(UserError, match=f"x.yaml:4: model.weights: .*{expected}"):
+def test_an_unusable_checkpoint_is_reported_at_its_line(saved_checkpoint, tmp_path, make, family, message):
+    recipe = make_recipe(tmp_path, make(tmp_path, saved_checkpoint("ctrl-lm")[0]), family)
+    with pytest.raises(UserError, match=f"x.yaml:4: model.weights: .*{message}"):
         model_config._local_checkpoint_keys(recipe)
 
 
-def test_weights_in_several_files_and_those_beside_safetensors(saved, tmp_path):
+def test_sharded_weights_and_weights_next_to_safetensors(saved_checkpoint, tmp_path):
     folder = tmp_path / "both"
     folder.mkdir()
     for name in ("model.safetensors", "model_state.pdparams"):

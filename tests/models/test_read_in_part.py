@@ -1,4 +1,4 @@
-"""In evaluation the last layer of a Reformer that classifies computes what its head reads, and no more."""
+"""Test that in evaluation, the last layer of a Reformer classifier computes only the positions that its head reads."""
 
 from __future__ import annotations
 
@@ -29,99 +29,101 @@ SHAPES = {
 }
 
 
-def classifier(**keys):
+def make_classifier(**keys):
     return reformer(ReformerForSequenceClassification, **keys)
 
 
 @contextlib.contextmanager
-def positions_of(layer):
-    """Over how many positions a layer is computed inside the ``with`` block, call by call."""
-    seen: list[int] = []
-    hook = layer.register_forward_post_hook(lambda layer, given, output: seen.append(output.shape[1]))
+def record_positions(layer):
+    """Record the number of positions of each call of a layer inside the `with` block."""
+    num_positions: list[int] = []
+    hook = layer.register_forward_post_hook(lambda layer, inputs, output: num_positions.append(output.shape[1]))
     try:
-        yield seen
+        yield num_positions
     finally:
         hook.remove()
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("is_compiled", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_scores_are_those_of_a_whole_last_layer(monkeypatch, shape, dtype, compiled):
-    if not compiled:
+def test_the_scores_equal_those_of_a_complete_last_layer(monkeypatch, shape, dtype, is_compiled):
+    if not is_compiled:
         monkeypatch.setenv(kernels.VARIABLE, kernels.PADDLE)
-    model = classifier(**SHAPES[shape])
+    model = make_classifier(**SHAPES[shape])
     model.to(dtype=dtype)
     bound = 1e-12 if dtype == "float64" else 1e-5
     whole_texts = texts([WHOLE, 40, 3])
     shorter = {name: value[1:, : 48 if "chunk" in shape else 45] for name, value in whole_texts.items()}
     for batch in (whole_texts, shorter):
-        with paddle.no_grad(), positions_of(model.reformer.encoder.layers[-1].feed_forward.dense) as computed:
-            found = model(**batch).logits.numpy()
-            assert computed == [1]
+        with paddle.no_grad(), record_positions(model.reformer.encoder.layers[-1].feed_forward.dense) as num_positions:
+            logits = model(**batch).logits.numpy()
+            assert num_positions == [1]
             model.leaves_out_unread = False
-            whole = model(**batch).logits.numpy()
+            full_logits = model(**batch).logits.numpy()
             del model.leaves_out_unread
-        np.testing.assert_allclose(found, whole, rtol=bound, atol=bound)
-        assert np.abs(whole).max() > 0.1
+        np.testing.assert_allclose(logits, full_logits, rtol=bound, atol=bound)
+        assert np.abs(full_logits).max() > 0.1
 
 
 def test_the_layers_before_the_last_compute_all_positions():
-    model = classifier(attn_layers=["local", "lsh", "local"])
-    with contextlib.ExitStack() as watched:
-        seen = [watched.enter_context(positions_of(layer.feed_forward)) for layer in model.reformer.encoder.layers]
+    model = make_classifier(attn_layers=["local", "lsh", "local"])
+    with contextlib.ExitStack() as exit_stack:
+        num_positions = [
+            exit_stack.enter_context(record_positions(layer.feed_forward)) for layer in model.reformer.encoder.layers
+        ]
         model(**texts([WHOLE]))
-    assert seen == [[WHOLE], [WHOLE], [1]]
+    assert num_positions == [[WHOLE], [WHOLE], [1]]
 
 
 @pytest.mark.parametrize("backward", ["autograd", "reversible"])
 def test_training_computes_all_positions(backward):
-    """What dropout draws would be another thing otherwise, and the gate compares all of it."""
-    model = classifier(attn_layers=["local", "lsh"], backward=backward)
+    """Otherwise dropout would draw other numbers, and the gate compares all positions."""
+    model = make_classifier(attn_layers=["local", "lsh"], backward=backward)
     model.train()
-    with positions_of(model.reformer.encoder) as seen:
+    with record_positions(model.reformer.encoder) as num_positions:
         model(**texts([WHOLE]))
-    assert seen == [WHOLE]
+    assert num_positions == [WHOLE]
 
 
-def test_what_reads_every_position_is_given_every_position():
+def test_a_head_that_reads_all_positions_gets_all_positions():
     model = reformer(ReformerForQuestionAnswering, attn_layers=["local", "lsh"], num_labels=2)
     assert not hasattr(model, "leaves_out_unread")
     assert model(**texts([WHOLE])).start_logits.shape == [1, WHOLE]
-    hidden = model.reformer(**texts([WHOLE])).last_hidden_state
-    first = model.reformer(**texts([WHOLE]), num_positions=5).last_hidden_state
-    np.testing.assert_allclose(first.numpy(), hidden.numpy()[:, :5], rtol=1e-5, atol=1e-5)
+    all_states = model.reformer(**texts([WHOLE])).last_hidden_state
+    first_states = model.reformer(**texts([WHOLE]), num_positions=5).last_hidden_state
+    np.testing.assert_allclose(first_states.numpy(), all_states.numpy()[:, :5], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("residual", ["wide", "plain"])
-def test_gradients_in_evaluation_are_those_of_a_whole_last_layer(residual):
-    """Of what a text's tokens do to its scores, someone may ask without training."""
+def test_gradients_in_evaluation_equal_those_of_a_complete_last_layer(residual):
+    """A caller may want the gradient of the scores with respect to the tokens without training."""
     gradients = []
-    model = classifier(attn_layers=["local", "lsh"], residual=residual)
+    model = make_classifier(attn_layers=["local", "lsh"], residual=residual)
     for leaves_out in (True, False):
         model.leaves_out_unread = leaves_out
         model(**texts([WHOLE, 20])).logits[:, 0].sum().backward()
         gradients.append({name: p.grad.numpy() for name, p in model.named_parameters()})
         model.clear_gradients()
     assert np.abs(gradients[0]["reformer.embeddings.word_embeddings.weight"]).max() > 1e-3
-    for name, whole in gradients[1].items():
-        np.testing.assert_allclose(gradients[0][name], whole, rtol=1e-4, atol=1e-5, err_msg=name)
+    for name, full_gradient in gradients[1].items():
+        np.testing.assert_allclose(gradients[0][name], full_gradient, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("residual", ["wide", "plain"])
-def test_the_first_positions_of_a_stream_go_on_as_they_do_in_the_whole(residual, dtype):
+def test_the_first_positions_of_a_stream_are_computed_as_in_the_whole_stream(residual, dtype):
     paddle.seed(0)
     x, update = (paddle.randn([2, 9, 4]).astype(dtype) for _ in range(2))
     stream = reversible.open_stream(x, residual)
-    whole = stream.plus(update).plus(update)
+    full_stream = stream.plus(update).plus(update)
     part = stream.plus(update).first(3).plus(update[:, :3])
-    assert (part.value == whole.value[:, :3]).all()
+    assert (part.value == full_stream.value[:, :3]).all()
     back = part.minus(update[:, :3]).minus(update[:, :3])
     assert (back.value == reversible.open_stream(x, residual).value[:, :3]).all() or residual == "plain"
 
 
-def test_the_gate_knows_which_models_leave_something_out():
+def test_the_gate_knows_which_models_skip_positions():
     from models.families import FAMILIES, part
 
     leaving = {

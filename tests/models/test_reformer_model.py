@@ -1,4 +1,4 @@
-"""The port by itself: reversible against plain autograd, padding, chunking, weights in and out, configuration."""
+"""Test the port without its reference: reversible backward, padding, chunking, weights, configuration."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from models.reformer.reversible import run_traced
 from toolkit.parity.inputs.synthetic import SyntheticWeights
 
 
-def make(config: dict, dtype: str = "float32", head: str = "sequence_classification", kind: str = "random", **settings):
-    """A port in train mode with synthetic weights."""
+def make_model(
+    config: dict, dtype: str = "float32", head: str = "sequence_classification", kind: str = "random", **settings
+):
+    """Return a port in train mode with synthetic weights."""
     model = CLASSES[head](ReformerConfig(**config, **settings))
     model.to(dtype=dtype)
     weights.load(model, SyntheticWeights(model.config, head, 0, kind))
@@ -33,8 +35,8 @@ def make(config: dict, dtype: str = "float32", head: str = "sequence_classificat
     return model
 
 
-def step(model, batch: dict[str, np.ndarray], seed: int = 3) -> tuple[float, dict[str, np.ndarray]]:
-    """Loss and gradients of one training step."""
+def run_step(model, batch: dict[str, np.ndarray], seed: int = 3) -> tuple[float, dict[str, np.ndarray]]:
+    """Return the loss and gradients of one training step."""
     paddle.seed(seed)
     loss = model(**{name: paddle.to_tensor(value) for name, value in batch.items()}).loss
     loss.backward()
@@ -43,7 +45,7 @@ def step(model, batch: dict[str, np.ndarray], seed: int = 3) -> tuple[float, dic
     return float(loss), gradients
 
 
-def relative_differences(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> dict[str, float]:
+def compute_relative_differences(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> dict[str, float]:
     return {n: float(np.linalg.norm(ours[n] - theirs[n]) / np.linalg.norm(theirs[n])) for n in theirs}
 
 
@@ -51,40 +53,44 @@ def relative_differences(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarr
 @pytest.mark.parametrize("kind", ["random", "heavy-tailed", "large-gains"])
 def test_the_reversible_backward_gives_the_gradients_of_plain_autograd(tiny_config, tiny_batch, dtype, kind):
     tiny_config["attn_layers"] = ["local", "lsh"] * 3
-    loss, gradients = step(make(tiny_config, dtype, kind=kind), tiny_batch)
-    plain_loss, plain = step(make(tiny_config, dtype, kind=kind, backward="autograd"), tiny_batch)
+    loss, gradients = run_step(make_model(tiny_config, dtype, kind=kind), tiny_batch)
+    plain_loss, plain_gradients = run_step(make_model(tiny_config, dtype, kind=kind, backward="autograd"), tiny_batch)
     assert loss == plain_loss
-    assert max(relative_differences(gradients, plain).values()) < 1e-5
+    assert max(compute_relative_differences(gradients, plain_gradients).values()) < 1e-5
 
 
-def test_a_plain_residual_loses_the_gradients_that_a_wide_one_keeps(tiny_config, tiny_batch):
-    """The reason for the wide residual: without it the recovered inputs of grown streams are noise."""
+def test_a_wide_residual_keeps_gradients_that_a_plain_residual_loses(tiny_config, tiny_batch):
+    """The wide residual is needed, because the inputs recovered from grown plain streams are noise."""
     tiny_config["attn_layers"] = ["local", "lsh"] * 3
-    _, plain = step(make(tiny_config, kind="large-gains", residual="plain", backward="autograd"), tiny_batch)
-    _, narrow = step(make(tiny_config, kind="large-gains", residual="plain"), tiny_batch)
-    assert max(relative_differences(narrow, plain).values()) > 1e-3
+    _, plain_gradients = run_step(
+        make_model(tiny_config, kind="large-gains", residual="plain", backward="autograd"), tiny_batch
+    )
+    _, narrow = run_step(make_model(tiny_config, kind="large-gains", residual="plain"), tiny_batch)
+    assert max(compute_relative_differences(narrow, plain_gradients).values()) > 1e-3
 
 
-def test_an_update_has_its_own_gradient_beside_those_of_the_stream():
+def test_an_update_has_its_own_gradient_in_addition_to_the_streams():
     x, update = (paddle.ones([3]) for _ in range(2))
     x.stop_gradient = update.stop_gradient = False
 
     def layer(attention_stream, hidden_stream, mask, read):
         return attention_stream.plus(2.0 * update), hidden_stream, None
 
-    total, begun = run_traced([layer], x, None, "wide")
-    (total.sum() + (5.0 * begun).sum()).backward()
+    total, start_stream = run_traced([layer], x, None, "wide")
+    (total.sum() + (5.0 * start_stream).sum()).backward()
     assert (x.grad.tolist(), update.grad.tolist()) == ([6.0] * 3, [2.0] * 3)
 
 
 def test_a_training_step_repeats_with_its_seed_and_differs_with_another(tiny_config, tiny_batch):
-    model = make(tiny_config)
-    first, again, other = (step(model, tiny_batch, seed) for seed in (3, 3, 4))
-    assert first[0] == again[0] and all((first[1][n] == again[1][n]).all() for n in first[1])
-    assert first[0] != other[0]
+    model = make_model(tiny_config)
+    first_step, repeated_step, other_step = (run_step(model, tiny_batch, seed) for seed in (3, 3, 4))
+    assert first_step[0] == repeated_step[0] and all(
+        (first_step[1][n] == repeated_step[1][n]).all() for n in first_step[1]
+    )
+    assert first_step[0] != other_step[0]
 
 
-def test_a_recomputed_block_repeats_its_draws_and_leaves_the_generator_where_it_was():
+def test_a_recomputed_block_repeats_its_draws_and_restores_the_generator():
     x = paddle.ones([32, 32])
     paddle.seed(1)
     replay = randomness.Replay()
@@ -101,14 +107,14 @@ def test_a_hash_seed_fixes_the_rotations_and_disturbs_no_other_draw():
     first, second = (randomness.normal([4, 4], "float32", seed=5).numpy() for _ in range(2))
     assert (first == second).all()
     paddle.seed(2)
-    undisturbed = randomness.normal([3], "float32").numpy()
+    expected_draw = randomness.normal([3], "float32").numpy()
     paddle.seed(2)
     randomness.normal([4, 4], "float32", seed=5)
-    assert (randomness.normal([3], "float32").numpy() == undisturbed).all()
+    assert (randomness.normal([3], "float32").numpy() == expected_draw).all()
 
 
-def test_frozen_embeddings_leave_the_layers_their_gradients(tiny_config, tiny_batch):
-    model = make(tiny_config)
+def test_frozen_embeddings_do_not_change_the_gradients_of_the_layers(tiny_config, tiny_batch):
+    model = make_model(tiny_config)
     for parameter in model.reformer.embeddings.parameters():
         parameter.stop_gradient = True
     model(**{name: paddle.to_tensor(value) for name, value in tiny_batch.items()}).loss.backward()
@@ -120,51 +126,51 @@ def test_frozen_embeddings_leave_the_layers_their_gradients(tiny_config, tiny_ba
 def test_chunked_feed_forward_and_lm_head_compute_the_same(tiny_config, tiny_batch):
     config = {**tiny_config, "is_decoder": True, "hidden_dropout_prob": 0.0}
     batch = {**tiny_batch, "labels": tiny_batch["input_ids"]}
-    whole = step(make(config, "float64", "causal_lm"), batch)
-    chunked = step(
-        make({**config, "chunk_size_feed_forward": 32, "chunk_size_lm_head": 64}, "float64", "causal_lm"), batch
+    full_step = run_step(make_model(config, "float64", "causal_lm"), batch)
+    chunked_step = run_step(
+        make_model({**config, "chunk_size_feed_forward": 32, "chunk_size_lm_head": 64}, "float64", "causal_lm"), batch
     )
-    assert whole[0] == pytest.approx(chunked[0], rel=1e-13)
-    assert max(relative_differences(chunked[1], whole[1]).values()) < 1e-12
+    assert full_step[0] == pytest.approx(chunked_step[0], rel=1e-13)
+    assert max(compute_relative_differences(chunked_step[1], full_step[1]).values()) < 1e-12
 
 
 def test_evaluation_pads_to_the_chunk_length_and_cuts_back(tiny_config):
-    model = make(tiny_config, "float64", "masked_lm")
+    model = make_model(tiny_config, "float64", "masked_lm")
     model.eval()
     ids = np.random.default_rng(0).integers(1, 64, (2, 50))
     paddle.seed(0)
     short = model(paddle.to_tensor(ids)).logits.numpy()
-    padded = np.zeros((2, 64), np.int64)
-    padded[:, :50] = ids
+    padded_ids = np.zeros((2, 64), np.int64)
+    padded_ids[:, :50] = ids
     mask = (np.arange(64) < 50).astype(np.int64)[None].repeat(2, 0)
     paddle.seed(0)
-    long = model(paddle.to_tensor(padded), paddle.to_tensor(mask)).logits.numpy()
+    long = model(paddle.to_tensor(padded_ids), paddle.to_tensor(mask)).logits.numpy()
     assert short.shape == (2, 50, 64)
     np.testing.assert_array_equal(short, long[:, :50])
 
 
-@pytest.mark.parametrize(("length", "told"), [(120, "128"), (64, r"\[8, 16\]")])
-def test_training_on_a_length_that_does_not_fit_says_what_would(tiny_config, length, told):
-    model = make(tiny_config)
-    with pytest.raises(ValueError, match=told):
+@pytest.mark.parametrize(("length", "advice"), [(120, "128"), (64, r"\[8, 16\]")])
+def test_an_unsuitable_training_length_is_rejected_with_advice(tiny_config, length, advice):
+    model = make_model(tiny_config)
+    with pytest.raises(ValueError, match=advice):
         model(paddle.zeros([1, length], "int64"), labels=paddle.zeros([1], "int64"))
 
 
 def test_a_causal_model_does_not_see_the_future(tiny_config):
-    model = make({**tiny_config, "is_decoder": True}, "float64", "causal_lm")
+    model = make_model({**tiny_config, "is_decoder": True}, "float64", "causal_lm")
     model.eval()
     ids = np.random.default_rng(0).integers(1, 64, (1, 128))
-    changed = ids.copy()
-    changed[0, 100:] = 1
+    changed_ids = ids.copy()
+    changed_ids[0, 100:] = 1
     paddle.seed(0)
-    before = model(paddle.to_tensor(ids)).logits.numpy()
+    original_logits = model(paddle.to_tensor(ids)).logits.numpy()
     paddle.seed(0)
-    after = model(paddle.to_tensor(changed)).logits.numpy()
-    # LSH sorts by bucket, and later tokens move chunk borders: local attention alone is exact.
-    assert np.abs(before - after)[0, 100:].max() > 1e-6
-    local = make({**tiny_config, "attn_layers": ["local", "local"], "is_decoder": True}, "float64", "causal_lm")
+    changed_logits = model(paddle.to_tensor(changed_ids)).logits.numpy()
+    # LSH sorts by bucket, and later tokens move chunk borders, so only local attention is exact.
+    assert np.abs(original_logits - changed_logits)[0, 100:].max() > 1e-6
+    local = make_model({**tiny_config, "attn_layers": ["local", "local"], "is_decoder": True}, "float64", "causal_lm")
     local.eval()
-    first, second = (local(paddle.to_tensor(x)).logits.numpy() for x in (ids, changed))
+    first, second = (local(paddle.to_tensor(x)).logits.numpy() for x in (ids, changed_ids))
     np.testing.assert_array_equal(first[0, :100], second[0, :100])
 
 
@@ -172,38 +178,40 @@ def test_the_loss_is_the_mean_over_the_labels_that_count():
     logits = np.random.default_rng(0).standard_normal((6, 4))
     labels = np.array([1, -100, 3, -100, -100, 0])
     log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    expected = -np.mean([log_probabilities[i, labels[i]] for i in (0, 2, 5)])
+    expected_loss = -np.mean([log_probabilities[i, labels[i]] for i in (0, 2, 5)])
     assert float(losses.cross_entropy(paddle.to_tensor(logits), paddle.to_tensor(labels))) == pytest.approx(
-        expected, rel=1e-14
+        expected_loss, rel=1e-14
     )
 
 
 @pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
 def test_other_problem_types_have_their_losses(tiny_config, tiny_batch, problem):
     count = 1 if problem == "regression" else 3
-    model = make({**tiny_config, "num_labels": count, "problem_type": problem})
+    model = make_model({**tiny_config, "num_labels": count, "problem_type": problem})
     labels = np.array([0.5, -1.0], np.float32) if count == 1 else np.eye(3, dtype=np.float32)[:2]
-    loss, gradients = step(model, {**tiny_batch, "labels": labels})
+    loss, gradients = run_step(model, {**tiny_batch, "labels": labels})
     assert np.isfinite(loss) and np.abs(gradients["classifier.out_proj.weight"]).sum() > 0
 
 
-def test_a_saved_folder_loads_again_to_the_last_bit(tiny_config, tmp_path):
-    model = make(tiny_config)
+def test_a_saved_folder_is_loaded_to_the_last_bit(tiny_config, tmp_path):
+    model = make_model(tiny_config)
     model.save_pretrained(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["ReformerForSequenceClassification"]
-    loaded = ReformerForSequenceClassification.from_pretrained(tmp_path)
-    assert loaded.new_weights == []
-    for (name, ours), (_, theirs) in zip(loaded.named_parameters(), model.named_parameters(), strict=True):
+    loaded_model = ReformerForSequenceClassification.from_pretrained(tmp_path)
+    assert loaded_model.new_weights == []
+    for (name, ours), (_, theirs) in zip(loaded_model.named_parameters(), model.named_parameters(), strict=True):
         assert (ours.numpy() == theirs.numpy()).all(), name
 
 
 @pytest.mark.parametrize("head", list(CLASSES))
 def test_transformers_loads_a_saved_folder_and_gives_the_same_logits(tiny_config, tmp_path, head):
-    """The port's float64 logits against the reference's, in a process of its own, in evaluation. The gate has the head
-    that transformers lacks."""
+    """Compare the port's float64 logits in evaluation with the reference's, which runs in a separate process.
+
+    The gate compares the head that transformers lacks.
+    """
     config = {**tiny_config, "is_decoder": head == "causal_lm", "attn_layers": ["local", "local"], "num_labels": 2}
-    model = make(config, head=head)
+    model = make_model(config, head=head)
     model.save_pretrained(tmp_path)
     script = (
         "import importlib, sys, numpy, torch, transformers\n"
@@ -215,28 +223,28 @@ def test_transformers_loads_a_saved_folder_and_gives_the_same_logits(tiny_config
         "ids = torch.arange(128).reshape(2, 64) % 64\n"
         "numpy.save(folder + '/logits.npy', model.double().eval()(ids).to_tuple()[0].detach().numpy())\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, CLASSES[head].__name__, str(tmp_path)], capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    ours = make(config, "float64", head)
+    process = subprocess.run([sys.executable, "-c", script, CLASSES[head].__name__, str(tmp_path)], capture_output=True)
+    assert process.returncode == 0, process.stderr.decode()
+    ours = make_model(config, "float64", head)
     ours.eval()
     logits = ours(paddle.arange(128).reshape([2, 64]) % 64).to_tuple()[0].numpy()
     np.testing.assert_allclose(logits, np.load(tmp_path / "logits.npy"), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["lm_head.bias", "lm_head.decoder.bias"])
-def test_the_output_bias_is_found_under_either_of_its_names(tiny_config, name):
+def test_the_output_bias_is_found_under_both_names(tiny_config, name):
     config = schema.resolve({**tiny_config, "is_decoder": True})
     tensors = weights.initial_weights(config, "causal_lm", 0)
     bias = tensors.pop("lm_head.bias") + 1
-    found = weights.select([*tensors.items(), (name, bias)], config, "causal_lm")
-    assert (found["lm_head.bias"] == bias).all()
+    selected_weights = weights.select([*tensors.items(), (name, bias)], config, "causal_lm")
+    assert (selected_weights["lm_head.bias"] == bias).all()
     twice = [*tensors.items(), ("lm_head.bias", bias), ("lm_head.decoder.bias", bias + 1)]
     with pytest.raises(weights.WeightsError, match="twice"):
         weights.select(twice, config, "causal_lm")
 
 
-def test_another_heads_checkpoint_gives_its_body_and_names_what_is_new(tiny_config, tmp_path):
-    make({**tiny_config, "is_decoder": True}, head="causal_lm").save_pretrained(tmp_path)
+def test_a_checkpoint_of_another_head_loads_the_body_and_lists_new_weights(tiny_config, tmp_path):
+    make_model({**tiny_config, "is_decoder": True}, head="causal_lm").save_pretrained(tmp_path)
     model = ReformerForSequenceClassification.from_pretrained(tmp_path, is_decoder=False, num_labels=5)
     assert [name.split(".")[0] for name in model.new_weights] == ["classifier"] * 4
     assert model.classifier.out_proj.weight.shape == [32, 5]
@@ -254,7 +262,7 @@ def test_another_heads_checkpoint_gives_its_body_and_names_what_is_new(tiny_conf
         (lambda w: w.update({"reformer.x.self_attention.mask_value_float32": np.float32(-1e4)}), "is not the"),
     ],
 )
-def test_weights_that_do_not_fit_one_to_one_are_refused_by_name(tiny_config, change, message):
+def test_weights_that_do_not_fit_one_to_one_are_rejected_by_name(tiny_config, change, message):
     config = schema.resolve(tiny_config)
     tensors = weights.initial_weights(config, "sequence_classification", 0)
     change(tensors)
@@ -264,26 +272,36 @@ def test_weights_that_do_not_fit_one_to_one_are_refused_by_name(tiny_config, cha
 
 def test_a_square_weight_is_transposed_by_its_role(tiny_config):
     tiny_config.update(feed_forward_size=32)
-    model = make(tiny_config)
-    held = model.reformer.encoder.layers[0].feed_forward.dense.dense.weight.numpy()
-    given = SyntheticWeights(model.config, model.head, 0)["reformer.encoder.layers.0.feed_forward.dense.dense.weight"]
-    assert held.shape == given.shape and (held == given.T).all() and not (held == given).all()
+    model = make_model(tiny_config)
+    port_weight = model.reformer.encoder.layers[0].feed_forward.dense.dense.weight.numpy()
+    reference_weight = SyntheticWeights(model.config, model.head, 0)[
+        "reformer.encoder.layers.0.feed_forward.dense.dense.weight"
+    ]
+    assert (
+        port_weight.shape == reference_weight.shape
+        and (port_weight == reference_weight.T).all()
+        and not (port_weight == reference_weight).all()
+    )
 
 
-def test_a_pickle_is_named_and_left_unopened(tmp_path, tiny_config):
+def test_a_pickle_is_named_and_not_opened(tmp_path, tiny_config):
     ReformerConfig(**tiny_config).save_pretrained(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(FileNotFoundError, match=r"pytorch_model\.bin is a pickle"):
         ReformerForSequenceClassification.from_pretrained(tmp_path)
 
 
-def test_new_weights_depend_on_the_seed_alone(tiny_config):
+def test_randomly_initialized_weights_depend_only_on_the_seed(tiny_config):
     config = schema.resolve(tiny_config)
-    first, again, other = (weights.initial_weights(config, "masked_lm", seed) for seed in (1, 1, 2))
+    first_weights, equal_weights, other_weights = (
+        weights.initial_weights(config, "masked_lm", seed) for seed in (1, 1, 2)
+    )
     name = "reformer.embeddings.word_embeddings.weight"
-    assert (first[name] == again[name]).all() and not (first[name] == other[name]).all()
-    assert first[name].std() == pytest.approx(config["initializer_range"], rel=0.05)
-    assert (first["lm_head.bias"] == 0).all() and (first["reformer.encoder.layer_norm.weight"] == 1).all()
+    assert (first_weights[name] == equal_weights[name]).all() and not (first_weights[name] == other_weights[name]).all()
+    assert first_weights[name].std() == pytest.approx(config["initializer_range"], rel=0.05)
+    assert (first_weights["lm_head.bias"] == 0).all() and (
+        first_weights["reformer.encoder.layer_norm.weight"] == 1
+    ).all()
 
 
 def test_every_parameter_of_the_port_has_a_role_and_every_role_a_parameter(tiny_config):
@@ -315,14 +333,14 @@ def test_every_parameter_of_the_port_has_a_role_and_every_role_a_parameter(tiny_
         ({"num_labels": 3, "id2label": {0: "a"}}, "num_labels: 3 does not fit"),
     ],
 )
-def test_a_configuration_key_is_honoured_or_rejected_by_name(keys, message):
+def test_a_configuration_key_is_supported_or_rejected_by_name(keys, message):
     with pytest.raises(schema.ConfigError, match=message):
         ReformerConfig(**keys)
 
 
 def test_the_published_configuration_is_accepted():
-    """Keys as in the config.json of google/reformer-crime-and-punishment, the inert ones among them."""
-    published = {
+    """Use the keys of config.json of google/reformer-crime-and-punishment, including the inert keys."""
+    published_config = {
         "architectures": ["ReformerModelWithLMHead"],
         "attention_head_size": 64,
         "attention_probs_dropout_prob": 0.1,
@@ -343,11 +361,11 @@ def test_the_published_configuration_is_accepted():
         "sinusoidal_pos_embds": False,
         "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 100}},
     }
-    config = ReformerConfig(**published)
+    config = ReformerConfig(**published_config)
     assert config.num_buckets == [64, 128] and config.to_hf()["axial_pos_shape"] == [512, 1024]
 
 
-def test_a_causal_and_a_masked_model_ask_for_their_kind_of_attention(tiny_config):
+def test_causal_and_masked_models_need_their_kind_of_attention(tiny_config):
     with pytest.raises(schema.ConfigError, match="is_decoder"):
         ReformerModelWithLMHead(ReformerConfig(**tiny_config))
     with pytest.raises(schema.ConfigError, match="is_decoder"):
@@ -355,6 +373,6 @@ def test_a_causal_and_a_masked_model_ask_for_their_kind_of_attention(tiny_config
 
 
 def test_the_number_of_buckets_is_chosen_once_and_saved(tiny_config, tiny_batch):
-    model = make(tiny_config)
-    step(model, tiny_batch)
+    model = make_model(tiny_config)
+    run_step(model, tiny_batch)
     assert model.config.num_buckets == 16 and model.config.to_hf()["num_buckets"] == 16

@@ -1,5 +1,8 @@
-"""The ports at the sizes of the released checkpoints, which smaller tests do not reach: chunks of 64 to 256 positions,
-65,536 and more positions, and more buckets than 16 bits hold. Each is compared with NumPy."""
+"""Test the ports at the sizes of the released checkpoints, compared with NumPy.
+
+Smaller tests do not reach these sizes: chunks of 64 to 256 positions, 65,536 and more positions, and more buckets than
+fit into 16 bits.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import numpy as np
 import paddle
 import pytest
 from small_reformers import decoder
-from test_ctrl_model import make
-from test_reformer_continuation import Plain
+from test_ctrl_model import make_model
+from test_reformer_continuation import ContinuationOracle
 
 from models.ctrl import continuation as ctrl_continuation
 from models.ctrl.layers import FUTURE_BIAS, attention_bias, position_table
@@ -19,11 +22,11 @@ from models.reformer.config import ReformerConfig
 from models.reformer.modeling import AxialPositionEmbeddings, PositionEmbeddings, ReformerEmbeddings
 from models.reformer.reversible import LayerRecord
 
-#: Positions beyond what 8, 15, 16 and 24 bits count; google/reformer-crime-and-punishment has 524,288.
-PLACES = (0, 250, 32_760, 65_530, 524_200)
+#: Positions beyond the range of 8, 15, 16 and 24 bits; google/reformer-crime-and-punishment has 524,288.
+CHUNK_POSITIONS = (0, 250, 32_760, 65_530, 524_200)
 CHUNKS = (5, 64, 65, 128, 129, 256, 300)
-#: Of the largest number: some roundings of float32 over a few hundred keys.
-CLOSE = 3e-6
+#: Tolerance relative to the largest number: a few roundings of float32 over a few hundred keys.
+TOLERANCE = 3e-6
 
 
 @pytest.fixture
@@ -31,20 +34,27 @@ def draw() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def attended(query, key, value, place, kept, before: int, causal: bool, hides_itself: bool) -> np.ndarray:
-    """Attention of each chunk (rings, chunks, C, D) to itself and those before it in a ring, in float64."""
+def compute_attention(
+    query, key, value, positions, keep_mask, num_chunks_before: int, is_causal: bool, hides_itself: bool
+) -> np.ndarray:
+    """Return the attention of each chunk to itself and the earlier chunks of its ring, in float64.
+
+    The tensors have shape (rings, chunks, C, D).
+    """
     rings, chunks, _, _ = query.shape
     result = np.empty(query.shape)
     for ring in range(rings):
         for chunk in range(chunks):
-            seen = [(chunk + step) % chunks for step in (range(-before, 1) if chunks > 1 else [0])]
-            keys, values, places, visible = (np.concatenate(of[ring][seen]) for of in (key, value, place, kept))
+            chunk_numbers = [(chunk + step) % chunks for step in (range(-num_chunks_before, 1) if chunks > 1 else [0])]
+            keys, values, places, visible = (
+                np.concatenate(tensor[ring][chunk_numbers]) for tensor in (key, value, positions, keep_mask)
+            )
             scores = query[ring, chunk] @ keys.T
-            own = place[ring, chunk][:, None]
-            hidden = ~visible[None] | ((places[None] > own) if causal else False)
-            scores = np.where(hidden, MASKED, scores)
+            own_positions = positions[ring, chunk][:, None]
+            is_hidden = ~visible[None] | ((places[None] > own_positions) if is_causal else False)
+            scores = np.where(is_hidden, MASKED, scores)
             if hides_itself:
-                scores = np.where(places[None] == own, SELF_MASKED, scores)
+                scores = np.where(places[None] == own_positions, SELF_MASKED, scores)
             weights = np.exp(scores - scores.max(1, keepdims=True))
             result[ring, chunk] = weights / weights.sum(1, keepdims=True) @ values
     return result
@@ -53,39 +63,41 @@ def attended(query, key, value, place, kept, before: int, causal: bool, hides_it
 @pytest.mark.parametrize("kernels", ["compiled", "composed"])
 @pytest.mark.parametrize("kind", ["local", "lsh"])
 @pytest.mark.parametrize("size", CHUNKS)
-def test_chunks_of_every_length_attend_wherever_they_stand(draw, monkeypatch, size, kind, kernels):
+def test_chunks_of_every_length_attend_at_any_position(draw, monkeypatch, size, kind, kernels):
     monkeypatch.setenv("TOOLKIT_KERNELS", kernels)
     config = ReformerConfig(num_attention_heads=1, attention_head_size=4, is_decoder=True)
     layer = {"local": LocalSelfAttention, "lsh": LSHSelfAttention}[kind](config)
     layer.eval()
-    shape = (len(PLACES), 3, size)
+    shape = (len(CHUNK_POSITIONS), 3, size)
     query, key, value = draw.standard_normal((3, *shape, 4))
-    place = np.array(PLACES)[:, None, None] + draw.permuted(
-        np.tile(np.arange(3 * size), (len(PLACES), 1)), axis=1
+    positions = np.array(CHUNK_POSITIONS)[:, None, None] + draw.permuted(
+        np.tile(np.arange(3 * size), (len(CHUNK_POSITIONS), 1)), axis=1
     ).reshape(shape)
-    kept = draw.random(shape) < 0.9
-    tensors = (paddle.to_tensor(one.astype("float32")) for one in (query, key, value))
-    found, _ = layer.attend(*tensors, paddle.to_tensor(place), paddle.to_tensor(kept), num_texts=len(PLACES))
-    exact = attended(query, key, value, place, kept, layer.num_chunks_before, True, kind == "lsh")
-    np.testing.assert_allclose(found.numpy(), exact, rtol=0, atol=CLOSE * np.abs(value).max())
+    keep_mask = draw.random(shape) < 0.9
+    tensors = (paddle.to_tensor(tensor.astype("float32")) for tensor in (query, key, value))
+    outputs, _ = layer.attend(
+        *tensors, paddle.to_tensor(positions), paddle.to_tensor(keep_mask), num_texts=len(CHUNK_POSITIONS)
+    )
+    exact = compute_attention(query, key, value, positions, keep_mask, layer.num_chunks_before, True, kind == "lsh")
+    np.testing.assert_allclose(outputs.numpy(), exact, rtol=0, atol=TOLERANCE * np.abs(value).max())
 
 
-def test_a_local_layer_reads_a_text_of_40_000_positions_chunk_by_chunk(draw):
+def test_a_local_layer_attends_chunk_by_chunk_over_40_000_positions(draw):
     config = ReformerConfig(hidden_size=4, num_attention_heads=1, attention_head_size=4, is_decoder=True,
                             local_attn_chunk_length=100, axial_pos_embds_dim=[2, 2])  # fmt: skip
     layer = LocalSelfAttention(config)
     layer.eval()
     states = draw.standard_normal((1, 40_000, 4)).astype("float32")
-    found = layer(paddle.to_tensor(states)).numpy()
-    maps = (of.weight.numpy().astype("float64") for of in (layer.query, layer.key, layer.value))
-    query, key, value = ((states[0] @ of).reshape([1, 400, 100, 4]) for of in maps)
+    output = layer(paddle.to_tensor(states)).numpy()
+    maps = (projection.weight.numpy().astype("float64") for projection in (layer.query, layer.key, layer.value))
+    query, key, value = ((states[0] @ projection).reshape([1, 400, 100, 4]) for projection in maps)
     place = np.arange(40_000).reshape([1, 400, 100])
-    exact = attended(query, key / 2, value, place, place >= 0, 1, True, False)
-    np.testing.assert_allclose(found, exact.reshape(found.shape), rtol=0, atol=CLOSE * np.abs(value).max())
+    exact = compute_attention(query, key / 2, value, place, place >= 0, 1, True, False)
+    np.testing.assert_allclose(output, exact.reshape(output.shape), rtol=0, atol=TOLERANCE * np.abs(value).max())
 
 
 @pytest.mark.parametrize("length", [96, 40_032])
-def test_positions_are_sorted_by_bucket_and_back_beyond_16_bits(draw, length):
+def test_positions_beyond_16_bits_are_sorted_by_bucket_and_back(draw, length):
     config = ReformerConfig(num_attention_heads=2, attention_head_size=4, num_hashes=3, lsh_attn_chunk_length=32)
     buckets = draw.integers(0, 50, (1, 2, 3, length)) + 50 * np.arange(3)[:, None]
     place, sort, unsort = LSHSelfAttention(config).sort_by_bucket(paddle.to_tensor(buckets.reshape([1, 2, -1])), length)
@@ -99,24 +111,31 @@ def test_positions_are_sorted_by_bucket_and_back_beyond_16_bits(draw, length):
 
 @pytest.mark.parametrize("kernels", ["compiled", "composed"])
 @pytest.mark.parametrize(("factors", "length"), [(512, 64), ([64, 128], 64), ([256, 256], 36_000)])
-def test_vectors_fall_into_the_buckets_of_all_factors(draw, monkeypatch, factors, length, kernels):
-    """65,536 buckets in each of two rounds, which have none in common."""
+def test_vectors_are_hashed_to_the_buckets_of_all_factors(draw, monkeypatch, factors, length, kernels):
+    """Each of two rounds has 65,536 buckets; the rounds have none in common."""
     monkeypatch.setenv("TOOLKIT_KERNELS", kernels)
     config = ReformerConfig(num_attention_heads=1, attention_head_size=2, num_hashes=2, num_buckets=factors)
     vectors, sizes = draw.standard_normal((length, 2)).astype("float32"), np.atleast_1d(factors)
     rotations = draw.standard_normal((1, 2, 2, sizes.sum() // 2)).astype("float32")
     layer = LSHSelfAttention(config)
-    found = layer.hash_vectors(paddle.to_tensor(vectors), paddle.to_tensor(rotations), 1, None).numpy().reshape([2, -1])
-    for turn in range(2):
-        rotated, expected, count = vectors @ rotations[0, :, turn], np.zeros(length, np.int64), 1
-        for part, factor in zip(np.split(rotated, np.cumsum(sizes // 2)[:-1], axis=1), sizes, strict=True):
-            expected, count = expected + count * np.concatenate([part, -part], 1).argmax(1), count * factor
-        assert (found[turn] == expected + turn * count).mean() > 0.9999  # but for ties within rounding
-        assert found[turn].max() < (turn + 1) * count
+    buckets = (
+        layer.hash_vectors(paddle.to_tensor(vectors), paddle.to_tensor(rotations), 1, None).numpy().reshape([2, -1])
+    )
+    for hash_round in range(2):
+        rotated_vectors, expected_buckets, count = vectors @ rotations[0, :, hash_round], np.zeros(length, np.int64), 1
+        for part, factor in zip(np.split(rotated_vectors, np.cumsum(sizes // 2)[:-1], axis=1), sizes, strict=True):
+            expected_buckets, count = (
+                expected_buckets + count * np.concatenate([part, -part], 1).argmax(1),
+                count * factor,
+            )
+        assert (
+            buckets[hash_round] == expected_buckets + hash_round * count
+        ).mean() > 0.9999  # except for ties within rounding
+        assert buckets[hash_round].max() < (hash_round + 1) * count
 
 
 @pytest.mark.parametrize("largest", [0, 127, 255, 2**15 - 1, 2**15, 2**16 - 1, 2**16, 2**17])
-def test_buckets_are_kept_as_they_are_whatever_their_number(largest):
+def test_buckets_of_any_number_are_stored_exactly(largest):
     buckets = np.array([[[0, largest // 2, largest]]])
     record = LayerRecord(None, None, paddle.to_tensor(buckets)).compact()
     np.testing.assert_array_equal(record.wide_buckets().numpy(), buckets)
@@ -134,7 +153,7 @@ def test_heads_are_split_in_a_text_of_40_000_positions():
 
 # -- positions --------------------------------------------------------------------------------------------------------
 
-#: As of the checkpoint: 524,288 positions.
+#: As in the checkpoint: 524,288 positions.
 AXIAL = {"axial_pos_shape": [512, 1024], "max_position_embeddings": 524_288, "hidden_size": 4,
          "axial_pos_embds_dim": [1, 3]}  # fmt: skip
 
@@ -142,13 +161,13 @@ AXIAL = {"axial_pos_shape": [512, 1024], "max_position_embeddings": 524_288, "hi
 def test_a_position_has_its_row_and_its_column(draw):
     table = AxialPositionEmbeddings(ReformerConfig(**AXIAL))
     table.eval()
-    rows, columns = (paddle.to_tensor(draw.standard_normal(one.shape).astype("float32")) for one in table.weights)
+    rows, columns = (paddle.to_tensor(draw.standard_normal(weight.shape).astype("float32")) for weight in table.weights)
     for own, value in zip(table.weights, (rows, columns), strict=True):
         own.set_value(value)
     places = np.array([0, 1023, 1024, 32_767, 32_768, 65_536, 262_145, 524_287])
-    expected = np.concatenate([rows.numpy()[places // 1024, 0], columns.numpy()[0, places % 1024]], axis=1)
-    np.testing.assert_array_equal(table(paddle.to_tensor(places[None])).numpy()[0], expected)
-    np.testing.assert_array_equal(np.stack([table.of_position(int(place)).numpy() for place in places]), expected)
+    expected_rows = np.concatenate([rows.numpy()[places // 1024, 0], columns.numpy()[0, places % 1024]], axis=1)
+    np.testing.assert_array_equal(table(paddle.to_tensor(places[None])).numpy()[0], expected_rows)
+    np.testing.assert_array_equal(np.stack([table.of_position(int(place)).numpy() for place in places]), expected_rows)
 
 
 def test_a_text_of_40_000_tokens_has_their_positions(draw):
@@ -156,16 +175,16 @@ def test_a_text_of_40_000_tokens_has_their_positions(draw):
     embeddings = ReformerEmbeddings(config)
     embeddings.eval()
     assert isinstance(embeddings.position_embeddings, PositionEmbeddings)
-    own = embeddings.position_embeddings.embedding.weight
-    own.set_value(paddle.to_tensor(draw.standard_normal(own.shape).astype("float32")))
+    position_embeddings = embeddings.position_embeddings.embedding.weight
+    position_embeddings.set_value(paddle.to_tensor(draw.standard_normal(position_embeddings.shape).astype("float32")))
     tokens = draw.integers(0, 9, (1, 40_000))
-    expected = embeddings.word_embeddings.weight.numpy()[tokens[0]] + own.numpy()
-    np.testing.assert_array_equal(embeddings(paddle.to_tensor(tokens)).numpy()[0], expected)
+    expected_embeddings = embeddings.word_embeddings.weight.numpy()[tokens[0]] + position_embeddings.numpy()
+    np.testing.assert_array_equal(embeddings(paddle.to_tensor(tokens)).numpy()[0], expected_embeddings)
 
 
 @pytest.mark.parametrize("positions", [300, 50_000])
 def test_ctrls_positions_are_sines_and_cosines_of_float32s_angles(positions):
-    """Salesforce/ctrl has 50,000."""
+    """Salesforce/ctrl has 50,000 positions."""
     table, places = position_table(positions, 8), np.arange(positions)
     rates = np.float32(1) / np.power(10_000.0, np.float32([0, 0.25, 0.5, 0.75]).astype("float64")).astype("float32")
     angles = (places[:, None].astype("float32") * rates).astype("float64")
@@ -173,7 +192,7 @@ def test_ctrls_positions_are_sines_and_cosines_of_float32s_angles(positions):
 
 
 @pytest.mark.parametrize("past", [0, 250, 2_047, 33_000])
-def test_ctrl_hides_what_is_ahead_behind_any_past(past):
+def test_ctrl_masks_later_tokens_after_any_past(past):
     bias = attention_bias(past, 3, None, "float32").numpy()
     assert bias.shape == (3, past + 3) and not bias[:, : past + 1].any()
     np.testing.assert_array_equal(bias[:, past:], np.triu(np.full((3, 3), FUTURE_BIAS, "float32"), 1))
@@ -182,8 +201,8 @@ def test_ctrl_hides_what_is_ahead_behind_any_past(past):
 # -- token by token ---------------------------------------------------------------------------------------------------
 
 
-def long_decoder(dtype: str, length: int):
-    """A Reformer of two layers with chunks of 64 for a text of some thousands of tokens."""
+def make_long_decoder(dtype: str, length: int):
+    """Return a Reformer of two layers with chunks of 64 for a text of some thousands of tokens."""
     keys = {
         "local_attn_chunk_length": 64,
         "lsh_attn_chunk_length": 64,
@@ -199,31 +218,34 @@ def long_decoder(dtype: str, length: int):
 
 
 @pytest.mark.parametrize(("start", "end"), [(2_046, 2_051), pytest.param(32_766, 32_770, marks=pytest.mark.slow)])
-def test_a_reformer_goes_on_behind_thousands_of_tokens(start, end):
-    model, plain = long_decoder("float64", end), Plain(long_decoder("float64", end))
-    fast = long_decoder("float32", end)
+def test_a_reformer_continues_after_thousands_of_tokens(start, end):
+    model, oracle = make_long_decoder("float64", end), ContinuationOracle(make_long_decoder("float64", end))
+    fast = make_long_decoder("float32", end)
     tokens = np.random.default_rng(0).integers(0, 50, (1, end))
     with paddle.no_grad():
         _, going_on = model.begin(paddle.to_tensor(tokens[:, :start]))
         _, in_a_loop = fast.begin(paddle.to_tensor(tokens[:, :start]))
-        plain(tokens[:, :start])
+        oracle(tokens[:, :start])
         for length in range(start + 1, end + 1):
             token = paddle.to_tensor(tokens[:, length - 1 : length])
-            exact = plain(tokens[:, :length])
+            exact = oracle(tokens[:, :length])
             np.testing.assert_allclose(going_on(token).numpy(), exact, rtol=1e-11, atol=1e-11)
             np.testing.assert_allclose(in_a_loop(token).numpy(), exact, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("texts", [1, ctrl_continuation.MAX_COMPILED_TEXTS, ctrl_continuation.MAX_COMPILED_TEXTS + 1])
 @pytest.mark.parametrize("start", [10, pytest.param(2_046, marks=pytest.mark.slow)])
-def test_a_ctrl_goes_on_with_few_texts_in_a_loop_and_with_more_by_products(start, texts, monkeypatch):
+def test_ctrl_continues_few_texts_in_a_loop_and_many_with_products(start, texts, monkeypatch):
     keys = {"n_positions": start + 10, "n_layer": 1, "n_head": 2, "n_embd": 8, "dff": 8}
-    model, tokens = make(dtype="float32", **keys), np.random.default_rng(0).integers(1, 96, (texts, start + 5))
-    ran, plain = [], compiled.decoder_step
-    monkeypatch.setattr(compiled, "decoder_step", lambda *given: ran.append(1) or plain(*given))
+    model, tokens = make_model(dtype="float32", **keys), np.random.default_rng(0).integers(1, 96, (texts, start + 5))
+    ran, oracle = [], compiled.decoder_step
+    monkeypatch.setattr(compiled, "decoder_step", lambda *given: ran.append(1) or oracle(*given))
     with paddle.no_grad():
-        whole = model(paddle.to_tensor(tokens)).logits.numpy()[:, start:]
-        _, going_on = model.begin(paddle.to_tensor(tokens[:, :start]))
-        found = [going_on(paddle.to_tensor(tokens[:, place : place + 1])).numpy() for place in range(start, start + 5)]
-    np.testing.assert_allclose(np.stack(found, 1), whole, rtol=1e-4, atol=1e-4)
+        full_logits = model(paddle.to_tensor(tokens)).logits.numpy()[:, start:]
+        _, continued_model = model.begin(paddle.to_tensor(tokens[:, :start]))
+        logits = [
+            continued_model(paddle.to_tensor(tokens[:, position : position + 1])).numpy()
+            for position in range(start, start + 5)
+        ]
+    np.testing.assert_allclose(np.stack(logits, 1), full_logits, rtol=1e-4, atol=1e-4)
     assert bool(ran) == (texts <= ctrl_continuation.MAX_COMPILED_TEXTS and compiled.is_chosen())

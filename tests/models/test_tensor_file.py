@@ -1,4 +1,4 @@
-"""Tensors on disk: as the safetensors library reads and writes them, whole or not at all."""
+"""Test tensors on disk: the safetensors library can read them, and its files can be read, completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("room", [2**20, 8])
-def test_what_is_written_one_by_one_is_what_the_library_reads(tmp_path, room):
+def test_tensors_written_one_by_one_are_read_by_the_library(tmp_path, room):
     path = tmp_path / "tensors.safetensors"
     with TensorWriter(path, room) as writer:
         for name, value in TENSORS.items():
@@ -31,7 +31,7 @@ def test_what_is_written_one_by_one_is_what_the_library_reads(tmp_path, room):
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_what_the_library_writes_is_read_one_by_one(tmp_path):
+def test_a_file_of_the_library_is_read_one_by_one(tmp_path):
     path = tmp_path / "tensors.safetensors"
     save_file({name: np.asarray(value) for name, value in TENSORS.items()}, path, metadata={"made": "by a test"})
     read = TensorFile(path)
@@ -40,7 +40,7 @@ def test_what_the_library_writes_is_read_one_by_one(tmp_path):
         np.testing.assert_array_equal(read[name], value, strict=True)
 
 
-def test_a_file_that_ends_within_a_tensor_is_refused(tmp_path):
+def test_a_truncated_file_is_rejected(tmp_path):
     path = tmp_path / "tensors.safetensors"
     save_file({"a": np.arange(6.0)}, path)
     path.write_bytes(path.read_bytes()[:-1])
@@ -49,7 +49,7 @@ def test_a_file_that_ends_within_a_tensor_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("longer", [True, False])
-def test_a_file_that_is_written_over_another_holds_nothing_of_it(longer, tmp_path):
+def test_an_overwritten_file_keeps_no_old_content(longer, tmp_path):
     path, spare = tmp_path / "tensors.safetensors", tmp_path / "spare"
     value = np.arange(100.0)
     with TensorWriter(tmp_path / "alone.safetensors", 256) as writer:
@@ -59,12 +59,12 @@ def test_a_file_that_is_written_over_another_holds_nothing_of_it(longer, tmp_pat
         assert not spare.exists()
         writer.add("a", value)
     assert path.read_bytes() == (tmp_path / "alone.safetensors").read_bytes()
-    with TensorWriter(path, 256, replaced_file=spare) as writer:  # there is none now
+    with TensorWriter(path, 256, replaced_file=spare) as writer:  # the file does not exist now
         writer.add("b", value)
     assert load_file(path).keys() == {"b"}
 
 
-def test_what_was_read_of_a_file_stays_when_the_file_is_deleted(tmp_path):
+def test_tensors_remain_valid_when_their_file_is_deleted(tmp_path):
     path, matrix = tmp_path / "tensors.safetensors", np.arange(2.0 * MIN_MAPPED_BYTES).reshape(-1, 4)
     save_file({"matrix": matrix}, path)
     read = TensorFile(path)
@@ -91,38 +91,42 @@ def test_a_large_tensor_is_written_and_read_in_parts(tmp_path):
     np.testing.assert_array_equal(np.concatenate(list(read.pieces("matrix", 15))), matrix.ravel(), strict=True)
 
 
-def test_a_name_written_twice_is_refused_and_nothing_is_left(tmp_path):
+def test_a_repeated_name_is_rejected_and_leaves_no_file(tmp_path):
     with pytest.raises(ValueError, match="two tensors have the name a"), TensorWriter(tmp_path / "t") as writer:
         writer.add("a", np.zeros(2))
         writer.add("a", np.ones(2))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_spilled_tensors_are_read_back_before_and_after_they_are_a_file(tmp_path):
+def test_spilled_tensors_are_read_before_and_after_they_become_a_file(tmp_path):
     path = tmp_path / "tensors.safetensors"
-    spilled = SpilledTensors()
+    spilled_tensors = SpilledTensors()
     for name, value in TENSORS.items():
-        spilled[name] = np.asarray(value)
-        np.testing.assert_array_equal(spilled[name], value, strict=True)
-    np.testing.assert_array_equal(spilled["loss"], TENSORS["loss"], strict=True)
+        spilled_tensors[name] = np.asarray(value)
+        np.testing.assert_array_equal(spilled_tensors[name], value, strict=True)
+    np.testing.assert_array_equal(spilled_tensors["loss"], TENSORS["loss"], strict=True)
     with pytest.raises(ValueError, match="two tensors have the name loss"):
-        spilled["loss"] = np.zeros(1)
-    spilled.write(path)
+        spilled_tensors["loss"] = np.zeros(1)
+    spilled_tensors.write(path)
     read = load_file(path)
-    assert set(spilled) == set(read) == set(TENSORS) and len(spilled) == len(TENSORS) and "gone" not in spilled
+    assert (
+        set(spilled_tensors) == set(read) == set(TENSORS)
+        and len(spilled_tensors) == len(TENSORS)
+        and "gone" not in spilled_tensors
+    )
     for name, value in TENSORS.items():
         np.testing.assert_array_equal(read[name], value, strict=True)
-        np.testing.assert_array_equal(spilled[name], value, strict=True)
+        np.testing.assert_array_equal(spilled_tensors[name], value, strict=True)
     with pytest.raises(ValueError, match="late: the file is written"):
-        spilled["late"] = np.zeros(1)
+        spilled_tensors["late"] = np.zeros(1)
 
 
-@pytest.mark.parametrize("before", [8, 3], ids=["in line", "out of line"])
-def test_a_large_tensor_is_what_was_written_and_changing_it_changes_no_file(tmp_path, before):
-    """One that does not begin at a multiple of its elements' size is no page of the file: sums of such are slow."""
+@pytest.mark.parametrize("num_bytes_before", [8, 3], ids=["in line", "out of line"])
+def test_a_large_tensor_is_read_exactly_and_changes_to_it_change_no_file(tmp_path, num_bytes_before):
+    """A tensor whose offset is not a multiple of its element size is not mapped, because sums of it would be slow."""
     path, large = tmp_path / "tensors.safetensors", np.arange(2.0 * MIN_MAPPED_BYTES / 8).reshape(2, -1)
     with TensorWriter(path) as writer:
-        writer.add("mask", np.ones(before, np.uint8))
+        writer.add("mask", np.ones(num_bytes_before, np.uint8))
         writer.add("large", large)
     file = TensorFile(path)
     read = file["large"]

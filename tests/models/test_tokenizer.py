@@ -1,4 +1,7 @@
-"""The port's tokenizers give the reference's ids. The reference runs in its own process: no torch in this one."""
+"""Test that the port's tokenizers give the reference's ids.
+
+The reference runs in a separate process, because the process of the tests does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -60,16 +63,16 @@ print(json.dumps(result))
 """
 
 
-def reference(tmp_path: Path, **job) -> dict:
-    """What transformers.ReformerTokenizer makes of the job's texts, in a process of its own."""
+def run_reference(tmp_path: Path, **job) -> dict:
+    """Run transformers.ReformerTokenizer on the job's texts in a separate process, and return its results."""
     pytest.importorskip("sentencepiece")
     (tmp_path / "job.json").write_text(json.dumps(job))
     command = [sys.executable, "-c", REFERENCE, str(tmp_path / "job.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in done.stderr:
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in process.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def assert_equal_to_the_reference(ours: ReformerTokenizer, theirs: dict, texts: list[str], max_length: int) -> None:
@@ -88,29 +91,29 @@ def assert_equal_to_the_reference(ours: ReformerTokenizer, theirs: dict, texts: 
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    """Text that every machine has: the language's own documentation."""
+    """Text that exists on every machine: the source of Python's standard library."""
     modules = [sys.modules[name] for name in ("argparse", "json", "subprocess", "re", "os") if name in sys.modules]
     return [line for module in modules for line in Path(module.__file__).read_text().splitlines() if line.strip()]
 
 
 @pytest.fixture(scope="module")
-def trained(sentences, tmp_path_factory) -> Path:
+def trained_folder(sentences, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     train_sentencepiece(sentences, 300, folder)
     return folder
 
 
-def test_a_trained_tokenizer_is_the_reference_s_id_for_id(trained, sentences, tmp_path):
+def test_a_trained_tokenizer_gives_the_references_ids(trained_folder, sentences, tmp_path):
     texts = ADVERSARIAL + sentences[:300]
-    theirs = reference(tmp_path, folder=str(trained), texts=texts, max_length=24)
-    assert_equal_to_the_reference(load_tokenizer(trained), theirs, texts, 24)
+    theirs = run_reference(tmp_path, folder=str(trained_folder), texts=texts, max_length=24)
+    assert_equal_to_the_reference(load_tokenizer(trained_folder), theirs, texts, 24)
 
 
 @pytest.mark.shared_data
-def test_the_published_tokenizer_is_the_reference_s_id_for_id(shared_data, tmp_path):
+def test_the_published_tokenizer_gives_the_references_ids(shared_data, tmp_path):
     model = shared_data / "reformer-tokenizer" / "spiece.model"
     texts = ADVERSARIAL + (shared_data / "text" / "dracula.txt").read_text().splitlines()[:2000]
-    theirs = reference(tmp_path, model=str(model), texts=texts, max_length=24)
+    theirs = run_reference(tmp_path, model=str(model), texts=texts, max_length=24)
     assert_equal_to_the_reference(ReformerTokenizer.from_file(model), theirs, texts, 24)
 
 
@@ -121,16 +124,16 @@ def test_the_published_tokenizer_gives_the_documented_ids(shared_data):
         assert ours.encode(vector["text"]) == vector["ids"]
 
 
-def test_a_word_spelt_like_a_control_token_is_looked_up_as_the_reference_does(tmp_path):
-    """A vocabulary without <, s and > reads "<s>" as one unknown piece, which is spelt like the control token."""
+def test_a_word_spelled_like_a_control_token_has_the_references_id(tmp_path):
+    """A vocabulary without <, s and > reads "<s>" as one unknown piece, which is spelled like the control token."""
     train_sentencepiece(["ab ba abba baab"] * 50, 8, tmp_path)
     texts = ["<s>", "a <s> b", "<s><s>", "zzz"]
-    theirs = reference(tmp_path, folder=str(tmp_path), texts=texts, max_length=8)
+    theirs = run_reference(tmp_path, folder=str(tmp_path), texts=texts, max_length=8)
     assert_equal_to_the_reference(load_tokenizer(tmp_path), theirs, texts, 8)
 
 
-def test_no_text_of_a_data_set_can_stop_a_run(trained):
-    for tokenizer in (load_tokenizer(trained), ByteTokenizer()):
+def test_no_text_of_a_data_set_can_stop_a_run(trained_folder):
+    for tokenizer in (load_tokenizer(trained_folder), ByteTokenizer()):
         for text in [*ADVERSARIAL, "lone \ud800 surrogate \udfff"]:
             ids, spans = tokenizer.encode_with_offsets(text)
             assert ids == tokenizer.encode(text)
@@ -138,8 +141,8 @@ def test_no_text_of_a_data_set_can_stop_a_run(trained):
             assert all(0 <= index < tokenizer.vocab_size for index in ids)
 
 
-def test_bytes_are_the_model_card_s():
-    """encode and decode of the model card of google/reformer-enwik8: id = byte + 2, 0 pads."""
+def test_byte_ids_equal_the_model_card():
+    """Check encode and decode of the model card of google/reformer-enwik8: id = byte + 2, and 0 is padding."""
     texts = ["In 1965, Brooks left IBM", "näin 日本"]
     batch = ByteTokenizer()(texts, max_length=30, padding="max_length")
     for text, ids, mask in zip(texts, batch["input_ids"], batch["attention_mask"], strict=True):
@@ -149,20 +152,20 @@ def test_bytes_are_the_model_card_s():
     assert ByteTokenizer.vocab_size == 258
 
 
-def test_bytes_read_back_as_they_were():
+def test_bytes_survive_a_round_trip():
     tokenizer = ByteTokenizer()
     for text in [*ADVERSARIAL, "lone \ud800 surrogate"]:
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.decode([0, 1, *tokenizer.encode("né")[:-1], 0]) == "n\ufffd"
 
 
-def test_offsets_name_the_characters_a_token_stands_for(trained):
+def test_offsets_are_the_characters_of_a_token(trained_folder):
     text = "  Hello  wörld</s> 日本"
-    for tokenizer in (ByteTokenizer(), load_tokenizer(trained)):
+    for tokenizer in (ByteTokenizer(), load_tokenizer(trained_folder)):
         _, spans = tokenizer.encode_with_offsets(text)
         assert all(0 <= start <= end <= len(text) for start, end in spans)
-        covered = {index for start, end in spans for index in range(start, end)}
-        assert covered >= {index for index, character in enumerate(text) if not character.isspace()}
+        covered_indices = {index for start, end in spans for index in range(start, end)}
+        assert covered_indices >= {index for index, character in enumerate(text) if not character.isspace()}
     ids, spans = ByteTokenizer().encode_with_offsets("é!")
     assert spans == [(0, 1), (0, 1), (1, 2)] and len(ids) == 3
     ids, spans = tokenizer.encode_with_offsets(text)
@@ -170,11 +173,14 @@ def test_offsets_name_the_characters_a_token_stands_for(trained):
     assert "".join(text[start:end] for start, end in spans) == "Hellowörld</s>日本"
 
 
-def test_offsets_stay_exact_where_normalisation_changes_the_length(trained):
-    """NFKC makes two letters of a ligature, one of a letter and its accent, one space of many: what stands behind them
-    must not shift. A sentence's words are found again by their tokens, whatever stands before them."""
+def test_offsets_are_exact_if_normalization_changes_the_length(trained_folder):
+    """Check texts whose length normalization changes; later offsets must not shift.
+
+    NFKC turns a ligature into two letters, a letter and its accent into one letter, and many spaces into one. The words
+    of a sentence are found by their tokens, whatever precedes them.
+    """
     text = "The ﬁrst  ½ e\u0301t\u0301 \u200b\u3000ｆｕｌｌ １２ \u212b…  ㎏ x\u0323\u0301 parser, it said: argument."
-    for tokenizer in (ByteTokenizer(), load_tokenizer(trained)):
+    for tokenizer in (ByteTokenizer(), load_tokenizer(trained_folder)):
         _, spans = tokenizer.encode_with_offsets(text)
         for word in ("The", "ﬁrst", "e\u0301t\u0301", "ｆｕｌｌ", "parser", "said", "argument"):
             start, end = text.index(word), text.index(word) + len(word)
@@ -183,16 +189,16 @@ def test_offsets_stay_exact_where_normalisation_changes_the_length(trained):
         assert [start for start, _ in spans] == sorted(start for start, _ in spans)
 
 
-def test_a_control_character_in_front_of_a_word_is_no_part_of_it(trained):
-    """Normalisation drops it, as it does a blank; and an answer is cut out of the text by these spans."""
-    ids, spans = load_tokenizer(trained).encode_with_offsets("\x01the \x02\x7fparser")
+def test_a_control_character_before_a_word_is_not_part_of_it(trained_folder):
+    """Normalization drops it like a blank, and answers are cut out of the text with these spans."""
+    ids, spans = load_tokenizer(trained_folder).encode_with_offsets("\x01the \x02\x7fparser")
     text = "\x01the \x02\x7fparser"
     assert "".join(text[start:end] for start, end in spans) == "theparser" and len(ids) == len(spans)
 
 
-def test_offsets_are_those_that_sentencepiece_gives_itself(trained, sentences):
-    """In bytes, with the space in front; special tokens are cut out before SentencePiece sees the text."""
-    model = load_tokenizer(trained)
+def test_offsets_equal_those_from_sentencepiece(trained_folder, sentences):
+    """SentencePiece counts bytes, with the space in front; special tokens are removed before it sees the text."""
+    model = load_tokenizer(trained_folder)
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model.model)
     for text in [*(text for text in ADVERSARIAL if "</s>" not in text and "<unk>" not in text), *sentences[:300]]:
         theirs = pieces.encode(text, out_type="proto").pieces
@@ -216,20 +222,23 @@ print(json.dumps([[row.ids, row.offsets] for row in found]))
 
 
 @pytest.mark.shared_data
-def test_offsets_are_those_of_the_reference_s_fast_tokenizer_on_real_text(shared_data, tmp_path):
-    """The slow one, which is the port's model, has none. The fast one counts the space in front of a word as part of
-    it, and gives the space that it puts in front of a text the first character's place; apart from that they agree."""
+def test_offsets_equal_the_references_fast_tokenizer_on_real_text(shared_data, tmp_path):
+    """The slow tokenizer, which the port follows, has no offsets.
+
+    The fast tokenizer counts the space in front of a word as part of the word. The space that it adds before a text
+    gets the position of the first character. Otherwise they agree.
+    """
     model = shared_data / "reformer-tokenizer" / "spiece.model"
     articles = json.loads((shared_data / "squad" / "dev-v1.1.json").read_text())["data"][::4]
     texts = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
     (tmp_path / "job.json").write_text(json.dumps({"model": str(model), "texts": texts}))
     command = [sys.executable, "-c", OFFSETS, str(tmp_path / "job.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in done.stderr:
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in process.stderr:
         pytest.skip("transformers is not installed (extra: reference)")
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     ours = ReformerTokenizer.from_file(model)
-    for text, (ids, offsets) in zip(texts, json.loads(done.stdout.splitlines()[-1]), strict=True):
+    for text, (ids, offsets) in zip(texts, json.loads(process.stdout.splitlines()[-1]), strict=True):
         mine, spans = ours.encode_with_offsets(text)
         assert mine == ids
         for index, ((start, end), theirs) in enumerate(zip(spans, offsets, strict=True)):
@@ -237,8 +246,8 @@ def test_offsets_are_those_of_the_reference_s_fast_tokenizer_on_real_text(shared
                 assert text[slice(*theirs)].lstrip() == text[start:end] and theirs[1] == end
 
 
-def test_truncation_and_padding_do_what_they_say(trained):
-    tokenizer = load_tokenizer(trained)
+def test_texts_are_truncated_and_padded(trained_folder):
+    tokenizer = load_tokenizer(trained_folder)
     long, short = tokenizer.encode("the arguments of the parser"), tokenizer.encode("the")
     batch = tokenizer(["the arguments of the parser", "the"], max_length=4)
     assert batch["input_ids"] == [long[:4], short]
@@ -250,18 +259,18 @@ def test_truncation_and_padding_do_what_they_say(trained):
         tokenizer("a")
 
 
-def test_a_saved_tokenizer_is_the_same_tokenizer(trained, tmp_path):
-    for name, tokenizer in (("bytes", ByteTokenizer()), ("pieces", load_tokenizer(trained))):
+def test_a_saved_tokenizer_is_the_same_tokenizer(trained_folder, tmp_path):
+    for name, tokenizer in (("bytes", ByteTokenizer()), ("pieces", load_tokenizer(trained_folder))):
         (tmp_path / name).mkdir()
         tokenizer.save(tmp_path / name)
-        again = load_tokenizer(tmp_path / name)
-        assert again.fingerprint() == tokenizer.fingerprint()
-        assert again(ADVERSARIAL)["input_ids"] == tokenizer(ADVERSARIAL)["input_ids"]
-    assert ByteTokenizer().fingerprint() != load_tokenizer(trained).fingerprint()
+        loaded_tokenizer = load_tokenizer(tmp_path / name)
+        assert loaded_tokenizer.fingerprint() == tokenizer.fingerprint()
+        assert loaded_tokenizer(ADVERSARIAL)["input_ids"] == tokenizer(ADVERSARIAL)["input_ids"]
+    assert ByteTokenizer().fingerprint() != load_tokenizer(trained_folder).fingerprint()
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "message"),
     [
         ('{"additional_special_tokens": ["<x>"]}', "additional_special_tokens"),
         ('{"added_tokens_decoder": {"9": {"content": "<x>"}}}', "'<x>'"),
@@ -271,14 +280,14 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(trained, tmp_path):
         ("[]", "is not a JSON object"),
     ],
 )
-def test_settings_that_would_change_ids_are_refused(trained, tmp_path, settings, expected):
-    load_tokenizer(trained).save(tmp_path)
+def test_settings_that_would_change_ids_are_rejected(trained_folder, tmp_path, settings, message):
+    load_tokenizer(trained_folder).save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(settings)
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=message):
         load_tokenizer(tmp_path)
 
 
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+def test_a_folder_without_a_tokenizer_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
     for junk in (b"", b"not a model"):
@@ -286,7 +295,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
             ReformerTokenizer(junk)
 
 
-def test_training_is_repeatable_and_takes_long_documents_whole(sentences, tmp_path):
+def test_training_is_repeatable_and_uses_long_documents_completely(sentences, tmp_path):
     document = " ".join(sentences)  # one line far beyond SentencePiece's limit of 4192 bytes
     first = train_sentencepiece([document], 200, tmp_path / "first")
     second = train_sentencepiece([document], 200, tmp_path / "second")
@@ -296,7 +305,7 @@ def test_training_is_repeatable_and_takes_long_documents_whole(sentences, tmp_pa
 
 
 @pytest.mark.parametrize(("texts", "size"), [(["abc"], 500), ([], 50), ([" ", ""], 50), (["abcdefghijkl"], 5)])
-def test_texts_that_do_not_give_a_vocabulary_say_why(texts, size, tmp_path):
+def test_texts_too_short_for_a_vocabulary_are_reported_with_a_reason(texts, size, tmp_path):
     with pytest.raises(ValueError, match="cannot train"):
         train_sentencepiece(texts, size, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -304,5 +313,5 @@ def test_texts_that_do_not_give_a_vocabulary_say_why(texts, size, tmp_path):
 
 def test_the_tokenizer_needs_no_framework():
     code = "import sys, models.reformer.tokenizer; print([m for m in ('paddle', 'torch') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

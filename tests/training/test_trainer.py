@@ -355,7 +355,7 @@ def test_an_update_to_nonfinite_weights_is_named_with_its_step(tmp_path):
 
 @pytest.mark.parametrize("lower_is_better", [True, False])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_nonfinite_value_is_never_the_best(value, lower_is_better=lower_is_better):
+def test_a_nonfinite_value_is_never_the_best(value, lower_is_better):
     assert not Best().better(value, lower_is_better=lower_is_better)
     assert not Best(best_step=1, best_value=0.5).better(value, lower_is_better=lower_is_better)
     assert Best().better(0.5, lower_is_better=lower_is_better)
