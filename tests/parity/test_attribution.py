@@ -1,4 +1,4 @@
-"""A compiled loop that loses digits is named by what it computes, and nothing else is named with it."""
+"""Test that an inaccurate compiled loop is named by the operation it computes, and that no other loop is named."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ from toolkit.parity.trials.mutation import trial_request
 
 pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 
-#: What a family computes with.
-OF_CTRL = ("softmax", "cross_entropy", "layer_norm", "dropout", "bias")
-OF_REFORMER = [loop for loop in compiled.LOOPS if loop != "softmax"]
+#: Operations of each family.
+CTRL_LOOPS = ("softmax", "cross_entropy", "layer_norm", "dropout", "bias")
+REFORMER_LOOPS = [loop for loop in compiled.LOOPS if loop != "softmax"]
 FAULTS = [
-    *(("ctrl", loop, mutant.name) for loop in OF_CTRL for mutant in LOOPS[loop]),
-    *(("reformer", loop, mutant.name) for loop in OF_REFORMER for mutant in LOOPS[loop]),
+    *(("ctrl", loop, mutant.name) for loop in CTRL_LOOPS for mutant in LOOPS[loop]),
+    *(("reformer", loop, mutant.name) for loop in REFORMER_LOOPS for mutant in LOOPS[loop]),
 ]
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """By family, a job that both workers have done with a right port, and the reference's results."""
-    kept: dict[str, tuple[Path, ReferenceResult]] = {}
+def finished_job(tmp_path_factory):
+    """Return a function from a family to a job that a correct port has finished, and the results of its reference."""
+    finished_jobs: dict[str, tuple[Path, ReferenceResult]] = {}
 
-    def of(model: str) -> tuple[Path, ReferenceResult]:
-        if model not in kept:
+    def run_job(model: str) -> tuple[Path, ReferenceResult]:
+        if model not in finished_jobs:
             request = replace(trial_request(model, "random", 0), dtypes=("float64", "float32"))
             job = tmp_path_factory.mktemp(model) / "job"
             write_request(request, request.weights, job)
             run_workers([job], quiet(), workers_of(request))
-            kept[model] = job, read_results(job)[0]
-        return kept[model]
+            finished_jobs[model] = job, read_results(job)[0]
+        return finished_jobs[model]
 
-    return of
+    return run_job
 
 
-def free_run_of(job: Path) -> dict[str, TensorStats]:
-    """The errors of the float32 step."""
+def measure_float32_step(job: Path) -> dict[str, TensorStats]:
+    """Return the errors of the float32 step."""
     content = files.read_job(job)
 
     def send(sender: Sender) -> None:
@@ -76,33 +76,38 @@ def free_run_of(job: Path) -> dict[str, TensorStats]:
     return measure_messages(compared_attribution.Ledger(content, job), send).kernels["nothing"]
 
 
-def tried(job: Path, reference: ReferenceResult, monkeypatch) -> list[Substitution]:
-    """What is restored by loops that are composed."""
+def compare_composed_loops(job: Path, reference: ReferenceResult, monkeypatch) -> list[Substitution]:
+    """Return the errors that composed loops remove."""
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     content = files.read_job(job)
 
-    composed = measure_messages(
+    measurements = measure_messages(
         compared_attribution.Ledger(content, job),
         lambda sender: candidate.send_steps_with_composed_loops(content, job, sender),
     )
-    return attribution.compare_substitutions(reference, free_run_of(job), AttributionResult(loops=composed.loops))
+    return attribution.compare_substitutions(
+        reference, measure_float32_step(job), AttributionResult(loops=measurements.loops)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "loop", "fault"), FAULTS)
-def test_a_compiled_loop_that_loses_digits_is_named_by_what_it_computes(model, loop, fault, done, monkeypatch):
-    job, reference = done(model)
+def test_an_inaccurate_compiled_loop_is_named_by_its_operation(model, loop, fault, finished_job, monkeypatch):
+    job, reference = finished_job(model)
     with find_mutant(fault).in_force():
-        found = tried(job, reference, monkeypatch)
-    assert attribution.describe_inaccurate_operation(found) == f"the compiled loop that loses digits: {loop}"
-    assert attribution.describe_substitutions(found)[0].startswith(f"with {loop} composed, not compiled: ")
-    assert found[0].before > 1 and sum(one.is_loop and one.restores for one in found) == 1
+        substitutions = compare_composed_loops(job, reference, monkeypatch)
+    assert attribution.describe_inaccurate_operation(substitutions) == f"the compiled loop that loses digits: {loop}"
+    assert attribution.describe_substitutions(substitutions)[0].startswith(f"with {loop} composed, not compiled: ")
+    assert (
+        substitutions[0].before > 1
+        and sum(substitution.is_loop and substitution.restores for substitution in substitutions) == 1
+    )
 
 
 @pytest.fixture(scope="module")
-def traced(done):
-    """The Reformer's job of :func:`done`, and what the reference is off by in each operation."""
-    job, _ = done("reformer")
+def traced_job(finished_job):
+    """Return the Reformer's finished job, its reference results and the noise of each operation."""
+    job, _ = finished_job("reformer")
     content = files.read_job(job)
     run_workers([job], quiet(), {"reference": sys.executable}, task=trace.TASK)
     return content, job, files.read(files.result_path(job, "reference", trace.TASK), dict[str, TensorRecord])
@@ -110,10 +115,10 @@ def traced(done):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "operation"), [("float32-keys", "key:"), ("float32-keys-backward", "gradient:")])
-def test_the_trace_shows_the_loop_that_the_run_takes(fault, operation, traced, monkeypatch):
-    """And beside it what lies inside, of the loop taken apart."""
+def test_the_trace_shows_the_loop_of_the_run(fault, operation, traced_job, monkeypatch):
+    """In addition, the operations inside the loop are shown, computed by composed code."""
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
-    job, folder, records = traced
+    job, folder, records = traced_job
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
 
     def send(sender: Sender) -> None:
@@ -121,20 +126,23 @@ def test_the_trace_shows_the_loop_that_the_run_takes(fault, operation, traced, m
         with find_mutant(fault).in_force():
             forced_input.send_step(job, folder, sender, truth, "float32")
 
-    found = measure_messages(compared_forced_input.Ledger(job, folder), send).dtypes["float32"]
-    judged = trace.summarize_trace(records, {"float32": found})
-    assert judged.faulty[0].name.startswith(operation), judged.faulty
+    measurements = measure_messages(compared_forced_input.Ledger(job, folder), send).dtypes["float32"]
+    summary = trace.summarize_trace(records, {"float32": measurements})
+    assert summary.faulty[0].name.startswith(operation), summary.faulty
     inside = ("mean_square:", "gradient:mean_square:", "masked_scores:")
-    assert all(any(name.startswith(one) for name in found.tensors) for one in inside)
-    assert all(one.name.startswith((operation, "gradient:")) for one in judged.faulty)
+    assert all(any(name.startswith(operation_name) for name in measurements.tensors) for operation_name in inside)
+    assert all(operation_name.name.startswith((operation, "gradient:")) for operation_name in summary.faulty)
 
 
 @pytest.mark.parametrize("model", ["ctrl", "reformer"])
-def test_every_loop_that_a_model_computes_with_is_tried_and_none_is_blamed_without_need(model, done, monkeypatch):
-    found = tried(*done(model), monkeypatch)
-    assert {one.kind for one in found if one.is_loop} == set(OF_CTRL if model == "ctrl" else OF_REFORMER)
-    assert all(one.before <= 1 and one.after <= 1 for one in found)
-    assert attribution.describe_inaccurate_operation(found) == ""  # all kinds are within their bounds: none stands out
+def test_every_loop_of_a_model_is_substituted_and_none_is_blamed_without_need(model, finished_job, monkeypatch):
+    substitutions = compare_composed_loops(*finished_job(model), monkeypatch)
+    assert {substitution.kind for substitution in substitutions if substitution.is_loop} == set(
+        CTRL_LOOPS if model == "ctrl" else REFORMER_LOOPS
+    )
+    assert all(substitution.before <= 1 and substitution.after <= 1 for substitution in substitutions)
+    # all kinds are within their bounds, so no kind stands out
+    assert attribution.describe_inaccurate_operation(substitutions) == ""
 
 
 def test_every_loop_is_accurate_in_isolation_and_measured_once(monkeypatch):
@@ -176,32 +184,38 @@ def test_no_loops_are_measured_where_operations_are_composed(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "fault"), [(model, fault.name) for model in ("ctrl", "reformer") for fault in faults_of_loops(model)]
 )
-def test_a_loop_that_is_wrong_by_less_than_a_step_shows_is_named_by_itself(model, fault, done, monkeypatch):
+def test_an_error_too_small_for_the_step_is_found_in_isolation(model, fault, finished_job, monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
-    job, reference = done(model)
+    job, reference = finished_job(model)
     with find_mutant(fault).in_force():
-        found = [f"loop:{loop}" for loop, _ in loops.faults(loop_errors.measure_errors())]
-        free_run, _ = attribution.find_largest_error(reference, free_run_of(job))
-    assert found == [find_mutant(fault).culprit]
+        faulty_loops = [f"loop:{loop}" for loop, _ in loops.faults(loop_errors.measure_errors())]
+        free_run, _ = attribution.find_largest_error(reference, measure_float32_step(job))
+    assert faulty_loops == [find_mutant(fault).culprit]
     assert free_run <= 1
 
 
-def test_a_loop_comes_before_the_kernels_that_take_its_place():
+def test_a_loop_is_listed_before_its_replacement_kernels():
     loop = Substitution("softmax", 9.0, 0.3, "loss", is_loop=True)
-    kernel, other = Substitution("softmax", 9.0, 0.2, "loss"), Substitution("keys", 9.0, 8.9, "loss", is_loop=True)
-    found = attribution.describe_substitutions([kernel, loop, other])
-    assert found[0] == "with softmax composed, not compiled: 9 -> 0.3 of the bound"
-    assert found[1] == "with other loops composed, worst tensor in units of its bound: keys 8.9" and len(found) == 2
+    kernel, accurate_loop = (
+        Substitution("softmax", 9.0, 0.2, "loss"),
+        Substitution("keys", 9.0, 8.9, "loss", is_loop=True),
+    )
+    descriptions = attribution.describe_substitutions([kernel, loop, accurate_loop])
+    assert descriptions[0] == "with softmax composed, not compiled: 9 -> 0.3 of the bound"
     assert (
-        attribution.describe_inaccurate_operation([kernel, loop, other])
+        descriptions[1] == "with other loops composed, worst tensor in units of its bound: keys 8.9"
+        and len(descriptions) == 2
+    )
+    assert (
+        attribution.describe_inaccurate_operation([kernel, loop, accurate_loop])
         == "the compiled loop that loses digits: softmax"
     )
-    assert attribution.describe_inaccurate_operation([kernel, other]) == "the kernel that loses digits: softmax"
-    assert attribution.describe_inaccurate_operation([other]) == ""
+    assert attribution.describe_inaccurate_operation([kernel, accurate_loop]) == "the kernel that loses digits: softmax"
+    assert attribution.describe_inaccurate_operation([accurate_loop]) == ""
 
 
-#: Of each loop, an operation that runs it, on (3, 4) and (4,).
-CALLS = {
+#: By loop, an operation that runs it on tensors of shape (3, 4) and (4,).
+LOOP_CALLS = {
     "softmax": lambda x, row: ops.softmax(x),
     "cross_entropy": lambda x, row: ops.cross_entropy(x, paddle.to_tensor([0, 3, 1])),
     "layer_norm": lambda x, row: ops.layer_norm(x, row, row, 1e-6),
@@ -211,63 +225,63 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("loop", CALLS)
-def test_a_loop_that_is_left_out_is_composed_forward_and_backward_and_no_other_is(loop, monkeypatch):
+@pytest.mark.parametrize("loop", LOOP_CALLS)
+def test_only_an_excluded_loop_is_composed_forward_and_backward(loop, monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
-    ran: list[str] = []
+    executed_loops: list[str] = []
 
-    def watched(name: str):
-        plain = getattr(compiled, name)
-        return lambda *given: ran.append(name) or plain(*given)
+    def record_calls(name: str):
+        original = getattr(compiled, name)
+        return lambda *arguments: executed_loops.append(name) or original(*arguments)
 
     backward = ("softmax_backward", "cross_entropy_backward", "layer_norm_backward", "keys_backward")
     for name in ("softmax", "cross_entropy", "layer_norm", "keys", "keep", "add_row_", *backward):
-        monkeypatch.setattr(compiled, name, watched(name))
+        monkeypatch.setattr(compiled, name, record_calls(name))
 
     def run() -> np.ndarray:
         x, row = paddle.to_tensor(np.arange(12.0, dtype="float32").reshape(3, 4)), paddle.ones([4])
         x.stop_gradient = False
-        CALLS[loop](x, row).sum().backward()
+        LOOP_CALLS[loop](x, row).sum().backward()
         return x.grad.numpy()
 
-    expected = run()
-    assert ran
-    ran.clear()
-    with compiled.compose_loops([loop]) as asked:
-        found = run()
-    assert ran == [] and asked[loop] > 0
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    compiled_gradient = run()
+    assert executed_loops
+    executed_loops.clear()
+    with compiled.compose_loops([loop]) as num_composed_calls:
+        composed_gradient = run()
+    assert executed_loops == [] and num_composed_calls[loop] > 0
+    np.testing.assert_allclose(composed_gradient, compiled_gradient, atol=1e-6)
     with compiled.compose_loops(set(compiled.LOOPS) - {loop}):
         run()
-    assert ran
+    assert executed_loops
 
 
 @pytest.mark.slow
 def test_the_command_names_the_loop_in_its_first_lines(tmp_path, monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     size = [f"{key}={CTRL_TRIAL[key]}" for key in ("n_embd", "n_head", "dff", "vocab_size")]
-    right = '    return _run_loop("norm_rows", '
-    wrong = f"    x = x.astype('float16').astype('float32')\n{right}"
-    source = copied_source(tmp_path, "models/operations/compiled.py", (right, wrong))
-    done = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")
-    assert done.returncode == 1, done.stdout + done.stderr
-    first, second, *_ = [line for line in done.stdout.splitlines() if not line.startswith("parity gate")]
+    correct_code = '    return _run_loop("norm_rows", '
+    faulty_code = f"    x = x.astype('float16').astype('float32')\n{correct_code}"
+    source = copied_source(tmp_path, "models/operations/compiled.py", (correct_code, faulty_code))
+    process = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")
+    assert process.returncode == 1, process.stdout + process.stderr
+    first, second, *_ = [line for line in process.stdout.splitlines() if not line.startswith("parity gate")]
     assert first.startswith("DRIFT transformer.h.0.layernorm1 (LayerNorm, models/ctrl/layers.py:")
     assert second.endswith("; the compiled loop that loses digits: layer_norm")
-    stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
-    assert stored["attribution"][0]["is_loop"] and stored["attribution"][0]["kind"] == "layer_norm"
-    assert stored["culprit"]["headline"].endswith("layer_norm")
+    report = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
+    assert report["attribution"][0]["is_loop"] and report["attribution"][0]["kind"] == "layer_norm"
+    assert report["culprit"]["headline"].endswith("layer_norm")
 
 
 @pytest.mark.slow
-def test_the_command_names_a_loop_that_only_it_shows(tmp_path, monkeypatch):
+def test_the_command_names_a_loop_that_is_wrong_only_in_isolation(tmp_path, monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     size = [f"{key}={CTRL_TRIAL[key]}" for key in ("n_embd", "n_head", "dff", "vocab_size")]
     source = copied_source(
         tmp_path, "models/operations/loops.py", ("rest * (S5 + rest * (S6 + rest * S7))", "rest * S5")
     )
-    done = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")
-    assert done.returncode == 1, done.stdout + done.stderr
-    first, second, *_ = [line for line in done.stdout.splitlines() if not line.startswith("parity gate")]
+    process = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")
+    assert process.returncode == 1, process.stdout + process.stderr
+    first, second, *_ = [line for line in process.stdout.splitlines() if not line.startswith("parity gate")]
     assert first.startswith("DRIFT loop:softmax_rows (compiled loop, models/operations/loops.py:")
     assert "units of rounding (RMS)" in second and "4 and 16 are allowed" in second

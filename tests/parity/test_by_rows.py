@@ -1,4 +1,4 @@
-"""The gradient of a large matrix, some rows after the others: torch's own, to the last bit."""
+"""Test the gradient of a large matrix that is computed in groups of rows: it equals torch's to the last bit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ from toolkit.parity.reference.reordered import ReorderedSums
 WORDS, WIDTH = 50, 8
 
 
-def gradients(rows: int | None, sums: ReorderedSums | None, monkeypatch, examples: int = 3) -> dict[str, torch.Tensor]:
-    """Of a small head; with ``rows`` its weight's are made by so many, which come in order."""
+def compute_gradients(
+    rows: int | None, sums: ReorderedSums | None, monkeypatch, examples: int = 3
+) -> dict[str, torch.Tensor]:
+    """Return the gradients of a small head.
+
+    With `rows`, the gradient of its weight is computed in groups of this size.
+    """
     torch.manual_seed(0)
     norm, head = nn.LayerNorm(WIDTH).double(), nn.Linear(WIDTH, WORDS).double()
     x = torch.randn(examples, 5, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -39,23 +44,24 @@ def gradients(rows: int | None, sums: ReorderedSums | None, monkeypatch, example
         loss = torch.log_softmax(head(norm(x)), -1)[..., 1].mean()
         with watch:
             loss.backward()
-    found = {"x": x.grad, "bias": head.bias.grad, "gain": norm.weight.grad, "norm bias": norm.bias.grad}
-    return {**found, "weight": torch.cat(parts) if rows else weight.grad}
+    other_gradients = {"x": x.grad, "bias": head.bias.grad, "gain": norm.weight.grad, "norm bias": norm.bias.grad}
+    return {**other_gradients, "weight": torch.cat(parts) if rows else weight.grad}
 
 
 @pytest.mark.parametrize("examples", [3, 10])  # 10 x 5 tokens are as many as there are words
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize("rows", [16, 50, 64])
-def test_it_is_that_of_the_whole_and_changes_no_other(rows, seed, examples, monkeypatch):
-    whole, parts = (
-        gradients(by, None if seed is None else ReorderedSums(seed), monkeypatch, examples) for by in (None, rows)
+def test_it_equals_the_whole_gradient_and_changes_no_other(rows, seed, examples, monkeypatch):
+    full_gradients, partial_gradients = (
+        compute_gradients(by, None if seed is None else ReorderedSums(seed), monkeypatch, examples)
+        for by in (None, rows)
     )
-    assert whole.keys() == parts.keys()
-    for name, gradient in whole.items():
-        assert torch.equal(gradient, parts[name]), name
+    assert full_gradients.keys() == partial_gradients.keys()
+    for name, gradient in full_gradients.items():
+        assert torch.equal(gradient, partial_gradients[name]), name
 
 
-def test_one_that_is_made_otherwise_is_handed_on_when_it_is_there(monkeypatch):
+def test_a_gradient_of_another_operation_is_passed_on_when_it_exists(monkeypatch):
     monkeypatch.setattr(by_rows, "ROWS", 16)
     matrix, parts = torch.arange(50.0).reshape(25, 2), []
     watch = GradientByRows(matrix, lambda start, part: parts.append((start, part)))
@@ -66,8 +72,8 @@ def test_one_that_is_made_otherwise_is_handed_on_when_it_is_there(monkeypatch):
 
 
 @pytest.mark.parametrize("dim", [0, 1])
-def test_log_softmax_is_taken_apart_as_torch_does_it(dim):
-    """With one order of its sums: then it is the same to the last bit."""
+def test_log_softmax_is_decomposed_like_torchs(dim):
+    """With the same order of its sums, the result is equal to the last bit."""
     aten = torch.ops.aten
     theirs = torch._decomp.get_decompositions([aten._log_softmax, aten._log_softmax_backward_data])
     x, gradient = torch.randn(6, 9, dtype=torch.float64).T, torch.randn(9, 6, dtype=torch.float64)
@@ -75,13 +81,13 @@ def test_log_softmax_is_taken_apart_as_torch_does_it(dim):
         aten._log_softmax.default: (x, dim, False),
         aten._log_softmax_backward_data.default: (gradient, x.log_softmax(dim), dim, torch.float64),
     }.items():
-        given = [one.clone() for one in arguments if isinstance(one, torch.Tensor)]
+        copies = [argument.clone() for argument in arguments if isinstance(argument, torch.Tensor)]
         assert torch.equal(reordered.DECOMPOSITIONS[operation](*arguments), theirs[operation](*arguments))
-        assert all(torch.equal(one, now) for one, now in zip(given, arguments, strict=False))
+        assert all(torch.equal(argument, now) for argument, now in zip(copies, arguments, strict=False))
 
 
-def test_tensors_without_rows_pass_through_every_sum_that_is_reordered():
-    """As those of an expert that no token chose."""
+def test_empty_tensors_pass_through_every_reordered_sum():
+    """An expert that no token chose has such tensors."""
     x = torch.zeros(0, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.rand(6, 6, dtype=torch.float64, requires_grad=True)
     with ReorderedSums(0):
@@ -91,7 +97,7 @@ def test_tensors_without_rows_pass_through_every_sum_that_is_reordered():
     assert x.grad.shape == (0, 6) and weight.grad.abs().max() == 0
 
 
-def test_a_relu_or_a_choice_among_no_rows_has_moved_by_nothing():
+def test_a_relu_or_a_choice_without_rows_has_moved_by_zero():
     draws, x = Draws(0), torch.zeros(0, 6, dtype=torch.float64)
     for _ in range(2):
         draws.positive(TensorName("relu", "expert"), x)

@@ -1,8 +1,9 @@
-"""What trains is what was judged, line by line: every line of the port and of what makes an update that runs in the
-first steps of a gated recipe has also run in the gate's own process of the port.
+"""Test that the gate judges what trains, line by line.
 
-One `toolkit finetune` of each recipe, the real command with the real gate, under coverage's tracer. Sizes are small and
-every kind of randomness and accumulation is on; which lines run does not hang on sizes.
+Every line of the port and of the update that runs in the first steps of a gated recipe has also run in the gate's
+process of the port. The test runs `toolkit finetune` once per recipe, the real command with the real gate, under
+coverage's tracer. Sizes are small, because they do not decide which lines run; every kind of randomness and
+accumulation is on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import pytest
 from gates import ROOT
 from soak import some
 
-#: What computes: forward, backward, loss, update. How weights are stored and configurations are read, is no part of it.
+#: Code that computes the forward, backward, loss and update; code that stores weights or reads configurations is not
+#: included.
 COMPUTES = ("models/*.py", "toolkit/training/optimizer.py", "toolkit/data/batches.py")
 STORES = (
     "models/files/plain.py",
@@ -31,7 +33,7 @@ STORES = (
     "models/files/tensor_file.py",
 )
 
-#: Runs the command line, traced while it trains; of the gate's two processes the port's is traced.
+#: Runs the command line and traces it while it trains; of the gate's two processes, it traces the port's.
 DRIVER = """
 import sys
 from coverage import Coverage
@@ -95,17 +97,19 @@ RECIPES = [
 ]
 
 
-def lines(data: coverage.CoverageData, context: str | None = None) -> Iterator[tuple[str, int]]:
-    """The lines that ran, of all contexts or of one."""
+def find_lines(data: coverage.CoverageData, context: str | None = None) -> Iterator[tuple[str, int]]:
+    """Return the lines that ran in all contexts or in one."""
     if context is not None:
         data.set_query_context(context)
     for file in data.measured_files():
         name = Path(file).relative_to(ROOT).as_posix()
-        if any(fnmatch(name, one) for one in COMPUTES) and not any(fnmatch(name, one) for one in STORES):
+        if any(fnmatch(name, pattern) for pattern in COMPUTES) and not any(
+            fnmatch(name, pattern) for pattern in STORES
+        ):
             yield from ((name, line) for line in data.lines(file) or ())
 
 
-def of_processes(folder: Path) -> Iterator[coverage.CoverageData]:
+def read_coverage_files(folder: Path) -> Iterator[coverage.CoverageData]:
     for path in sorted(folder.glob("coverage.*")):
         data = coverage.CoverageData(str(path))
         data.read()
@@ -114,20 +118,20 @@ def of_processes(folder: Path) -> Iterator[coverage.CoverageData]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "overrides"), some(RECIPES))
-def test_every_line_that_trains_was_judged(recipe, overrides, tmp_path):
+def test_every_trained_line_was_judged(recipe, overrides, tmp_path):
     (tmp_path / "driver.py").write_text(DRIVER)
     (tmp_path / "rc").write_text(RCFILE.format(root=ROOT, folder=tmp_path))
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={tmp_path / 'rc'}", str(tmp_path / "driver.py"),
                "finetune", str(ROOT / "recipes" / f"{recipe}.yaml"), f"train.output_dir={tmp_path / 'run'}", *SHORT,
                *overrides]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    trained: set[tuple[str, int]] = set()
-    judged: set[tuple[str, int]] = set()
-    for data in of_processes(tmp_path):
-        trained |= set(lines(data, "training")) if "training" in data.measured_contexts() else set()
-        if data.lines(str(ROOT / "toolkit/parity/candidate/result.py")):  # of what did not run there are no lines
-            judged |= set(lines(data))
-    assert len(trained) > 100 and len({file for file, _ in trained}) > 5  # the tracer saw the training
-    assert sorted(trained - judged) == []
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+    trained_lines: set[tuple[str, int]] = set()
+    judged_lines: set[tuple[str, int]] = set()
+    for data in read_coverage_files(tmp_path):
+        trained_lines |= set(find_lines(data, "training")) if "training" in data.measured_contexts() else set()
+        if data.lines(str(ROOT / "toolkit/parity/candidate/result.py")):  # a file that did not run has no lines
+            judged_lines |= set(find_lines(data))
+    assert len(trained_lines) > 100 and len({file for file, _ in trained_lines}) > 5  # the tracer saw the training
+    assert sorted(trained_lines - judged_lines) == []

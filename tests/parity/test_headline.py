@@ -1,4 +1,7 @@
-"""What a report's first lines name: a module, an operation, the head, the loss, an update, the recomputing backward."""
+"""Test the first lines of a report.
+
+They name a module, an operation, a head, a loss, an update, or the recomputing backward.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,11 @@ PLACES = {
 }
 
 
-def make_comparison(name: str, passed: bool) -> Comparison:
-    return Comparison(name, "float64", 0.0 if passed else 2.0, 1.0, 0.0, 1.0, 0.0, True)
+def make_comparison(name: str, is_passed: bool) -> Comparison:
+    return Comparison(name, "float64", 0.0 if is_passed else 2.0, 1.0, 0.0, 1.0, 0.0, True)
 
 
-def headline_of(finding: Finding, verdict: Verdict | None = None, trace: OperationTrace | None = None):
+def find_headline(finding: Finding, verdict: Verdict | None = None, trace: OperationTrace | None = None):
     return choose_headline(finding, verdict or Verdict(findings=[finding]), trace, PLACES, ["a.weight"])
 
 
@@ -55,12 +58,12 @@ def headline_of(finding: Finding, verdict: Verdict | None = None, trace: Operati
         ("unpadded/logits", "the padding that is left out: equivalent_length (m.py:9)"),
     ],
 )
-def test_a_tensor_has_the_place_of_what_computes_it(name, place):
-    said = f"in evaluation mode ({name}): off" if "/" in name else "off"
-    assert headline_of(Finding("semantics", name, "off", "float64")) == (place, said)
+def test_a_tensor_has_the_location_of_its_computation(name, place):
+    expected_message = f"in evaluation mode ({name}): off" if "/" in name else "off"
+    assert find_headline(Finding("semantics", name, "off", "float64")) == (place, expected_message)
 
 
-def test_an_operation_that_is_wrong_by_itself_is_named_before_what_shows_first():
+def test_an_operation_that_is_wrong_in_isolation_is_named_first():
     finding = Finding("semantics", "gradient:b.weight", "off by much", "float64")
     for operation, where in (
         ("gradient:input:a", "the backward of a (m.py:1)"),
@@ -68,21 +71,21 @@ def test_an_operation_that_is_wrong_by_itself_is_named_before_what_shows_first()
         ("output:a", "a (LayerNorm, m.py:1)"),
     ):
         trace = OperationTrace(1, faulty=[FaultyOp(operation, "m.py:1", "float64", "off by 1")])
-        place, message = headline_of(finding, trace=trace)
+        place, message = find_headline(finding, trace=trace)
         assert place == where
         assert message == "off by 1, by itself; in the free run it first shows in gradient:b.weight: off by much"
     of_loss = OperationTrace(1, faulty=[FaultyOp("loss", "losses.py:2", "float64", "off by 1")])
-    place, message = headline_of(Finding("semantics", "loss", "off by much", "float64"), trace=of_loss)
+    place, message = find_headline(Finding("semantics", "loss", "off by much", "float64"), trace=of_loss)
     assert (place, message) == ("loss (losses.of_all, losses.py:2)", "off by 1, by itself")
 
 
-def test_the_backward_that_computes_layers_again_is_named_with_its_code():
+def test_the_recomputing_backward_is_named_with_its_code():
     finding = Finding("recomputed", "gradient:a.weight", "off", "float64")
-    place, message = headline_of(
+    place, message = find_headline(
         finding, Verdict(findings=[finding], plain=[make_comparison("gradient:a.weight", True)])
     )
     assert place == "layers that are computed again (m.py:5)" and message == "gradient:a.weight: off"
-    place, _ = headline_of(finding, Verdict(findings=[finding], plain=[make_comparison("gradient:a.weight", False)]))
+    place, _ = find_headline(finding, Verdict(findings=[finding], plain=[make_comparison("gradient:a.weight", False)]))
     assert place == "the layers under plain autograd (m.py:7)"
 
 
@@ -90,7 +93,7 @@ PARAMETERS = ("a.weight", "a.bias", "b.bias")
 
 
 @pytest.mark.parametrize(
-    ("number", "wrong", "said"),
+    ("number", "wrong_names", "summary"),
     [
         (1, PARAMETERS, "all 3 of 3 parameters are wrong; "),
         (1, PARAMETERS[:1], "1 of 3 parameters are wrong, those that weight decay applies to; "),
@@ -99,46 +102,48 @@ PARAMETERS = ("a.weight", "a.bias", "b.bias")
         (2, PARAMETERS, "all 3 of 3 parameters are wrong, none after the update before; "),
     ],
 )
-def test_an_update_is_named_with_its_number_and_the_parameters_that_it_leaves_wrong(number, wrong, said):
+def test_an_update_is_named_with_its_number_and_its_wrong_parameters(number, wrong_names, summary):
     suffix = "" if number == 1 else f"#{number}"
-    findings = [Finding("semantics", f"updated:{name}{suffix}", "off", "float64") for name in wrong]
+    findings = [Finding("semantics", f"updated:{name}{suffix}", "off", "float64") for name in wrong_names]
     comparisons = [
-        make_comparison(f"updated:{name}{end}", name not in wrong or end != suffix)
+        make_comparison(f"updated:{name}{end}", name not in wrong_names or end != suffix)
         for end in ("", "#2", "#3")
         for name in PARAMETERS
     ]
-    place, message = headline_of(findings[0], Verdict(comparisons, findings=findings))
+    place, message = find_headline(findings[0], Verdict(comparisons, findings=findings))
     assert place == f"update {number} of the parameters: adamw (optimizer.py:4)"
-    assert message == f"{said}{findings[0].name}: off"
+    assert message == f"{summary}{findings[0].name}: off"
 
 
-def test_what_a_forward_is_given_has_its_place_in_the_training_loop():
-    place, said = headline_of(Finding("semantics", "trained:attention_mask#2", "off", "float64"))
+def test_the_inputs_of_a_forward_have_a_line_in_the_training_loop():
+    place, message = find_headline(Finding("semantics", "trained:attention_mask#2", "off", "float64"))
     assert place == "what the forwards of a batch are given: the Trainer's loop (trainer.py:5)"
-    assert said == "not what the examples have; trained:attention_mask#2: off"
+    assert message == "not what the examples have; trained:attention_mask#2: off"
 
 
-def test_a_module_of_a_list_has_the_line_of_what_holds_it():
-    found = places(CTRLModel(CTRLConfig(**CTRL_TRIAL)))
-    made, _, defined = found["h.0.ffn.1"].where.partition(", class at ")
-    assert made == found["h.0.ffn"].where and "self.ffn = " in line_of(made)
-    assert line_of(defined).startswith("class ReLU")
-    assert line_of(found["h.0"].where.removeprefix("class at ")).startswith("class EncoderLayer")
+def test_a_module_of_a_list_has_the_line_of_the_list():
+    places_by_name = places(CTRLModel(CTRLConfig(**CTRL_TRIAL)))
+    creation_line, _, class_line = places_by_name["h.0.ffn.1"].where.partition(", class at ")
+    assert creation_line == places_by_name["h.0.ffn"].where and "self.ffn = " in read_source_line(creation_line)
+    assert read_source_line(class_line).startswith("class ReLU")
+    assert read_source_line(places_by_name["h.0"].where.removeprefix("class at ")).startswith("class EncoderLayer")
 
 
 @pytest.mark.parametrize("model", FAMILIES)
-def test_scores_and_loss_of_every_head_have_a_line_that_makes_them(model):
+def test_scores_and_loss_of_every_head_have_a_source_line(model):
     for kind in part(model, "modeling").CLASSES.values():
-        found = head_places(kind)
-        scores = found.keys() - {"loss"}
+        places_by_name = head_places(kind)
+        scores = places_by_name.keys() - {"loss"}
         assert scores in ({"logits"}, {"start_logits", "end_logits"})
         for name in scores:
-            assert re.search(rf"\b{name}\b.* = ", line_of(found[name].where))
-        defined, called = found["loss"].where.split(", called at ")
-        function = found["loss"].kind.removeprefix("losses.")
-        assert line_of(defined).startswith(f"def {function}(") and f"losses.{function}(" in line_of(called)
+            assert re.search(rf"\b{name}\b.* = ", read_source_line(places_by_name[name].where))
+        definition_line, call_line = places_by_name["loss"].where.split(", called at ")
+        function = places_by_name["loss"].kind.removeprefix("losses.")
+        assert read_source_line(definition_line).startswith(
+            f"def {function}("
+        ) and f"losses.{function}(" in read_source_line(call_line)
 
 
-def line_of(where: str) -> str:
-    file, _, number = where.partition(":")
+def read_source_line(source_location: str) -> str:
+    file, _, number = source_location.partition(":")
     return (ROOT / file).read_text().splitlines()[int(number) - 1]

@@ -1,4 +1,4 @@
-"""Another Python as the reference's: what it must have, what it is asked, and that it is the one that runs."""
+"""Test another Python for the reference or the port: its requirements, and that it is really used."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ ROOT = Path(__file__).resolve().parents[2]
 OTHER = os.environ.get("TOOLKIT_REFERENCE_PYTHON")
 
 
-def script(path: Path, text: str) -> str:
+def write_script(path: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
 
 
-def answering(path: Path, **versions: str) -> str:
-    """A program that answers as a Python with these distributions would."""
+def write_python_stub(path: Path, **versions: str) -> str:
+    """Write a program that answers like a Python with these distributions, and return its path."""
     answer = {"version_info": [3, 12], "versions": {"python": "3.12.1", **versions}}
-    return script(path, f"echo '{json.dumps(answer)}'")
+    return write_script(path, f"echo '{json.dumps(answer)}'")
 
 
 COMPLETE = {"torch": "2.13.0", "transformers": "5.0.0", "numpy": "2.4.0", "safetensors": "0.8.0"}
 
 
-def request_for(model: str, head: str, kind: str, python: str) -> GateRequest:
+def make_request(model: str, head: str, kind: str, python: str) -> GateRequest:
     trial = family_part(model, "trial")
     config = trial.CONFIG
     if model == "reformer" and head == "causal_lm":
@@ -57,9 +57,9 @@ def request_for(model: str, head: str, kind: str, python: str) -> GateRequest:
     return GateRequest(model, head, config, weights, batch, reference_python=python)
 
 
-def test_the_interpreter_that_is_named_runs_the_reference(tmp_path):
+def test_the_chosen_interpreter_runs_the_reference(tmp_path):
     calls = tmp_path / "calls"
-    python = script(tmp_path / "python", f'echo "$@" >> {calls}\nexec {sys.executable} "$@"')
+    python = write_script(tmp_path / "python", f'echo "$@" >> {calls}\nexec {sys.executable} "$@"')
     request = dataclasses.replace(trial_request("ctrl", "random", 0), reference_python=python)
     report = run_gate(request, tmp_path / "out", Console(file=io.StringIO()))
     assert report.passed, report.summary()
@@ -72,18 +72,18 @@ def test_the_interpreter_that_is_named_runs_the_reference(tmp_path):
     ("model", "head"),
     [(model, head) for model in FAMILIES for head in part(model, "weights").HEADS],
 )
-def test_a_right_port_agrees_with_the_reference_of_another_environment(tmp_path, model, head, kind):
+def test_a_correct_port_agrees_with_the_reference_of_another_environment(tmp_path, model, head, kind):
     report = run_gate(
-        request_for(model, head, kind, interpreter.locate_interpreter(OTHER)), tmp_path, Console(file=io.StringIO())
+        make_request(model, head, kind, interpreter.locate_interpreter(OTHER)), tmp_path, Console(file=io.StringIO())
     )
     assert report.passed, report.summary()
     assert report.verdict.reference_faults == []
-    found = report.reference.execution.versions["transformers"]
-    assert found == interpreter.versions_of(interpreter.locate_interpreter(OTHER))["transformers"]
+    version = report.reference.execution.versions["transformers"]
+    assert version == interpreter.versions_of(interpreter.locate_interpreter(OTHER))["transformers"]
 
 
 def test_the_reference_imports_nothing_of_the_port_or_the_command_line():
-    """It may run where there is neither Paddle nor what the rest of the toolkit needs."""
+    """The reference may run without Paddle and without the packages of the rest of the toolkit."""
     code = """
 import sys
 import transformers
@@ -104,11 +104,11 @@ for part in ("reformer.reference", "reformer.reference_tokens", "ctrl.reference"
              "ctrl.reference_tokens", "pair.reference", "pair.reference_description", "pair.reference_trajectory"):
     __import__("toolkit.parity.families." + part)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
-def test_what_is_no_interpreter_is_wrong_usage(tmp_path):
+def test_an_invalid_interpreter_is_wrong_usage(tmp_path):
     (tmp_path / "notes.txt").write_text("not to be run")
     for path, message in (
         (str(tmp_path / "nowhere"), "no such interpreter"),
@@ -118,35 +118,35 @@ def test_what_is_no_interpreter_is_wrong_usage(tmp_path):
         with pytest.raises(UserError, match=message):
             interpreter.locate_interpreter(path)
     with pytest.raises(UserError, match="does not answer as a Python interpreter does"):
-        interpreter.versions_of(script(tmp_path / "mute", "exit 0"))
+        interpreter.versions_of(write_script(tmp_path / "mute", "exit 0"))
     with pytest.raises(UserError, match="does not answer as a Python interpreter does"):
-        interpreter.versions_of(script(tmp_path / "chatty", "echo '[1, 2]'"))
+        interpreter.versions_of(write_script(tmp_path / "chatty", "echo '[1, 2]'"))
 
 
 def test_an_interpreter_that_cannot_run_the_reference_is_inconclusive(tmp_path):
-    bare = answering(tmp_path / "bare", **{name: COMPLETE[name] for name in ("torch", "numpy")})
+    bare = write_python_stub(tmp_path / "bare", **{name: COMPLETE[name] for name in ("torch", "numpy")})
     with pytest.raises(Inconclusive, match=r"lacks transformers, safetensors.*-m pip install transformers safetensors"):
         interpreter.versions_of(bare)
-    old = script(tmp_path / "old", """echo '{"version_info": [3, 8], "versions": {"python": "3.8.1"}}'""")
+    old = write_script(tmp_path / "old", """echo '{"version_info": [3, 8], "versions": {"python": "3.8.1"}}'""")
     with pytest.raises(Inconclusive, match=r"is Python 3\.8\.1; the reference needs 3\.10"):
         interpreter.versions_of(old)
     with pytest.raises(Inconclusive, match=r"lacks paddlepaddle, which the port needs"):
-        interpreter.versions_of(answering(tmp_path / "torch", **COMPLETE), "port")
-    on_gpus = answering(tmp_path / "gpu", **{**COMPLETE, "paddlepaddle-gpu": "3.3.1"})
+        interpreter.versions_of(write_python_stub(tmp_path / "torch", **COMPLETE), "port")
+    on_gpus = write_python_stub(tmp_path / "gpu", **{**COMPLETE, "paddlepaddle-gpu": "3.3.1"})
     assert interpreter.versions_of(on_gpus, "port")["paddlepaddle-gpu"] == "3.3.1"
 
 
 @pytest.mark.parametrize(("program", "status"), [("exit 0", 2), ("bare", 3), (None, 2)])
-def test_the_command_says_it_in_one_line(tmp_path, capsys, program, status):
+def test_an_unusable_interpreter_is_reported_in_one_line(tmp_path, capsys, program, status):
     path = tmp_path / "python"
     if program == "bare":
-        answering(path)
+        write_python_stub(path)
     elif program:
-        script(path, program)
-    with pytest.raises(SystemExit) as left:
+        write_script(path, program)
+    with pytest.raises(SystemExit) as exit_error:
         cli.main(["parity", "--model", "reformer", "--reference-python", str(path)])
     error = capsys.readouterr().err
-    assert left.value.code == status
+    assert exit_error.value.code == status
     assert error.startswith(f"error: --reference-python: {path}: ") and error.count("\n") == 1
 
 
@@ -158,30 +158,37 @@ PAIR = (
 )
 
 
-def test_the_interpreter_that_is_named_runs_the_port(tmp_path, capsys):
+def test_the_chosen_interpreter_runs_the_port(tmp_path, capsys):
     calls = tmp_path / "calls"
-    python = script(tmp_path / "python", f'echo "$@" >> {calls}\nexec {sys.executable} "$@"')
-    with pytest.raises(SystemExit) as left:
+    python = write_script(tmp_path / "python", f'echo "$@" >> {calls}\nexec {sys.executable} "$@"')
+    with pytest.raises(SystemExit) as exit_error:
         cli.main(["parity", *PAIR, "--port-python", python, "--output", str(tmp_path / "out")])
-    assert left.value.code == 0, capsys.readouterr()
-    said = calls.read_text()
-    assert " toolkit.parity.candidate result " in said and "parity.reference " not in said and "comparator" not in said
+    assert exit_error.value.code == 0, capsys.readouterr()
+    call_log = calls.read_text()
+    assert (
+        " toolkit.parity.candidate result " in call_log
+        and "parity.reference " not in call_log
+        and "comparator" not in call_log
+    )
 
 
-def test_a_port_python_without_paddle_is_refused_in_one_line(tmp_path, capsys):
-    for program, status, said in ((answering(tmp_path / "bare"), 3, "lacks paddlepaddle"), ("none", 2, "no such")):
-        with pytest.raises(SystemExit) as left:
+def test_a_port_python_without_paddle_is_rejected_in_one_line(tmp_path, capsys):
+    for program, status, message in (
+        (write_python_stub(tmp_path / "bare"), 3, "lacks paddlepaddle"),
+        ("none", 2, "no such"),
+    ):
+        with pytest.raises(SystemExit) as exit_error:
             cli.main(["parity", *PAIR, "--port-python", program])
         error = capsys.readouterr().err
-        assert left.value.code == status and error.startswith("error: --port-python: ") and error.count("\n") == 1
-        assert said in error
-    with pytest.raises(SystemExit) as left:
+        assert exit_error.value.code == status and error.startswith("error: --port-python: ") and error.count("\n") == 1
+        assert message in error
+    with pytest.raises(SystemExit) as exit_error:
         cli.main(["parity", "--model", "ctrl", "--port-python", sys.executable])
-    assert left.value.code == 2 and "--port-python: is for a --port" in capsys.readouterr().err
+    assert exit_error.value.code == 2 and "--port-python: is for a --port" in capsys.readouterr().err
 
 
-def test_a_pairs_port_needs_no_package_but_paddle_and_its_own():
-    """Its environment may have no command line, no Numba and nothing of the reference."""
+def test_the_port_of_a_pair_needs_only_paddle_and_its_own_packages():
+    """Its environment may lack the command line's packages, Numba and the reference."""
     code = """
 import sys
 absent = ("torch", "transformers", "paddlenlp", "click", "rich", "pydantic", "yaml", "datasets", "numba",
@@ -195,27 +202,30 @@ for part in ("candidate.__main__", "candidate.result", "candidate.forced_input",
              "families.pair.candidate_description"):
     __import__("toolkit.parity." + part)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
-def test_the_environment_names_the_interpreter_where_no_option_does(tmp_path, capsys, monkeypatch):
+def test_the_environment_variable_is_used_without_an_option(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TOOLKIT_REFERENCE_PYTHON", str(tmp_path / "nowhere"))
-    for options, named in (([], "nowhere"), (["--reference-python", str(tmp_path / "none")], "none")):
-        with pytest.raises(SystemExit) as left:
+    for options, interpreter_name in (([], "nowhere"), (["--reference-python", str(tmp_path / "none")], "none")):
+        with pytest.raises(SystemExit) as exit_error:
             cli.main(["parity", "--model", "ctrl", "--layers", "1", *options])
-        assert left.value.code == 2 and f"{tmp_path / named}: no such interpreter" in capsys.readouterr().err
+        assert (
+            exit_error.value.code == 2
+            and f"{tmp_path / interpreter_name}: no such interpreter" in capsys.readouterr().err
+        )
 
 
-def test_a_verdict_is_not_remembered_for_another_environment(tmp_path):
+def test_a_cached_verdict_is_not_used_for_another_environment(tmp_path):
     request = trial_request("ctrl", "random", 0)
 
     def key(python: str | None) -> str:
         return cache.key_of_request(job_of(request), request.batch, request.weights, python)
 
-    python = answering(tmp_path / "python", **COMPLETE)
+    python = write_python_stub(tmp_path / "python", **COMPLETE)
     first = key(python)
     assert first == key(python) != key(None)
-    answering(tmp_path / "python", **{**COMPLETE, "transformers": "5.0.1"})
+    write_python_stub(tmp_path / "python", **{**COMPLETE, "transformers": "5.0.1"})
     interpreter.versions_of.cache_clear()
     assert key(python) != first

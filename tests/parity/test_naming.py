@@ -1,4 +1,4 @@
-"""Names that mean the same on both sides: of tensors, of draws, and of what is computed again."""
+"""Test names that are equal on both sides: of tensors, of draws, and of recomputed values."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ ATTENTION = "reformer.encoder.layers.1.attention.self_attention"
         ("gradient:stream:transformer.h.0", TensorName("gradient", "transformer.h.0", gradient_of="stream")),
     ],
 )
-def test_a_name_is_the_one_that_its_parts_are_written_as(text, name):
+def test_a_name_is_parsed_and_written(text, name):
     assert TensorName.parse(text) == name and str(name) == text
     assert is_gradient(text) == (name.kind == "gradient")
 
 
-def test_a_name_from_anywhere_is_left_as_it_is():
+def test_an_unknown_name_is_unchanged():
     for text in ("", "a\nb", "output:a\nb#1", "src/a.py:7", "output:<b>'\"&\x00\ud800"):
         assert str(TensorName.parse(text)) == text
 
@@ -66,15 +66,15 @@ def test_a_name_from_anywhere_is_left_as_it_is():
         ("stream:a#hidden", False),
     ],
 )
-def test_what_comes_after_the_step_is_told_from_the_step(text, is_of_training):
+def test_tensors_of_the_training_are_distinguished_from_the_step(text, is_of_training):
     assert TensorName.parse(text).is_of_training == is_of_training
 
 
-def test_what_is_repeated_in_training_gets_a_number_from_the_second_time_on():
+def test_repeated_tensors_of_the_training_are_numbered_from_the_second():
     assert [append_number("loss", number) for number in (1, 2, 3)] == ["loss", "loss#2", "loss#3"]
 
 
-def test_a_draw_keeps_its_name_when_a_block_runs_again_and_gets_a_number_per_chunk():
+def test_a_draw_keeps_its_name_in_a_recomputed_block_and_is_numbered_per_chunk():
     stack = ModuleStack()
     names = []
 
@@ -94,7 +94,7 @@ def test_a_draw_keeps_its_name_when_a_block_runs_again_and_gets_a_number_per_chu
     assert names == once + once
 
 
-def test_the_output_of_a_module_that_is_called_again_has_the_number_of_the_call():
+def test_the_output_of_a_repeated_call_has_the_number_of_the_call():
     stack = ModuleStack()
     names = []
     stack.enter("a")
@@ -106,8 +106,8 @@ def test_the_output_of_a_module_that_is_called_again_has_the_number_of_the_call(
     assert names == ["output:a.b.c", "output:a.b", "output:a.b.c#1", "output:a.b#1", "output:a"]
 
 
-def names_of_calls(*calls: tuple) -> list[str]:
-    """Return the names of the draws of nested calls, each a module's path and the calls that it makes."""
+def list_draw_names(*calls: tuple) -> list[str]:
+    """Return the names of the draws of nested calls; a call is a module's path and the calls that it makes."""
     stack = ModuleStack()
     names = []
 
@@ -136,12 +136,12 @@ FEED_FORWARD = ("ff", ("ff.drop",), ("ff.drop",))
     ],
 )
 def test_no_two_calls_share_a_name(calls):
-    names = names_of_calls(*calls)
+    names = list_draw_names(*calls)
     assert len(set(names)) == len(names)
 
 
-def test_only_a_call_whose_name_an_earlier_one_has_adds_zeros_and_a_block_that_runs_again_does_not():
-    assert names_of_calls(("", FEED_FORWARD, FEED_FORWARD), FEED_FORWARD) == [
+def test_only_a_name_that_is_taken_gets_zeros_and_a_recomputed_block_does_not():
+    assert list_draw_names(("", FEED_FORWARD, FEED_FORWARD), FEED_FORWARD) == [
         "dropout",
         *("dropout:ff", "dropout:ff.drop", "dropout:ff.drop#1"),
         *("dropout:ff#1", "dropout:ff.drop#1.0", "dropout:ff.drop#1.1"),

@@ -1,4 +1,4 @@
-"""The runs that measure how far the reference lies from itself: none may share its luck with another."""
+"""Test the runs that measure the rounding of the reference: they must round differently."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from toolkit.parity.request.build import write_request
 from toolkit.parity.trials.mutation import trial_request
 
 
-def test_scores_that_a_mask_leaves_without_digits_are_rounded_otherwise_in_every_run(tmp_path):
+def test_fully_masked_scores_are_rounded_differently_in_every_run(tmp_path):
     request = trial_request("ctrl", "heavy-tailed", 0)
     write_request(request, request.weights, tmp_path)
     step = make_step(files.read_job(tmp_path), tmp_path)
-    blind = np.cumsum(request.batch["attention_mask"], axis=1) == 0  # sees nothing but padding, and later tokens
+    blind = np.cumsum(request.batch["attention_mask"], axis=1) == 0  # rows that attend only to padding and later tokens
     assert blind.any()
 
-    def attended(dtype: str, nudge: int) -> np.ndarray:
+    def compute_attention(dtype: str, nudge: int) -> np.ndarray:
         outputs: dict[str, np.ndarray] = {}
         step.run(dtype, outputs.__setitem__, nudge=nudge)
         return outputs["output:transformer.h.0.multi_head_attention"].astype("float64")
 
-    truth = attended("float64", 0)
-    runs = [attended("float32", nudge) for nudge in range(4)]
+    truth = compute_attention("float64", 0)
+    runs = [compute_attention("float32", nudge) for nudge in range(4)]
     errors = [np.abs(run - truth) for run in runs]
     assert min(error[blind].max() for error in errors) > 10 * max(error[~blind].max() for error in errors)
     for index, run in enumerate(runs):
-        apart = min(np.abs(run - other)[blind].max() for other in runs[:index] + runs[index + 1 :])
-        assert apart > 0.3 * errors[index][blind].max()
+        min_distance = min(np.abs(run - other_run)[blind].max() for other_run in runs[:index] + runs[index + 1 :])
+        assert min_distance > 0.3 * errors[index][blind].max()
     assert max(error[~blind].max() for error in errors[1:]) < 3 * errors[0][~blind].max()

@@ -1,4 +1,4 @@
-"""The tokenizer verdict covers offsets: the port's are the reference's, and a shifted one stops the run."""
+"""Test that the tokenizer verdict covers offsets: a port with shifted offsets is stopped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(json.dumps(as_json(tokenize_texts(from_json(TokenizerJob, json.loads(sys.s
 
 @pytest.fixture(scope="module", params=["bytes", "sentencepiece"])
 def job(request, tmp_path_factory) -> TokenizerJob:
-    """What the gate asks of both sides."""
+    """The texts and settings that the gate sends to both sides."""
     path = None
     if request.param == "sentencepiece":
         folder = tmp_path_factory.mktemp("pieces")
@@ -49,52 +49,58 @@ def job(request, tmp_path_factory) -> TokenizerJob:
 
 @pytest.fixture(scope="module")
 def theirs(job) -> list[Tokens]:
-    """The reference's answer, from a process of its own."""
+    """The reference's tokens, from a separate process."""
     command = [sys.executable, "-c", REFERENCE]
-    done = subprocess.run(command, input=json.dumps(as_json(job)), capture_output=True, text=True, check=False)
-    if "No module named" in done.stderr:
+    process = subprocess.run(command, input=json.dumps(as_json(job)), capture_output=True, text=True, check=False)
+    if "No module named" in process.stderr:
         pytest.skip("the reference is not installed (extra: reference)")
-    assert done.returncode == 0, done.stderr
-    return from_json(list[Tokens], json.loads(done.stdout.splitlines()[-1]))
+    assert process.returncode == 0, process.stderr
+    return from_json(list[Tokens], json.loads(process.stdout.splitlines()[-1]))
 
 
-def findings(theirs: list[Tokens], job: TokenizerJob) -> list[Finding]:
+def find_findings(theirs: list[Tokens], job: TokenizerJob) -> list[Finding]:
     return judge(ReferenceResult(tokens=theirs), CandidateResult(tokens=tokens(job, "reformer"))).findings
 
 
-def test_the_offsets_are_the_reference_s_on_the_adversarial_texts_too(theirs, job):
-    assert findings(theirs, job) == []
-    assert sum(row.offsets is not None for row in theirs) == len(TEXTS) - 1  # it cannot encode the lone surrogate
+def test_the_offsets_equal_the_references_on_adversarial_texts(theirs, job):
+    assert find_findings(theirs, job) == []
+    # the reference cannot encode the lone surrogate
+    assert sum(row.offsets is not None for row in theirs) == len(TEXTS) - 1
     assert [] not in (row.offsets for row in theirs[:3])
 
 
 @pytest.mark.parametrize("shift", [(1, 1), (0, 1), (-1, 0)])
 def test_offsets_that_are_off_by_one_are_caught(theirs, job, monkeypatch, shift):
-    right = {kind: kind.encode_with_offsets for kind in (tokenizer.ByteTokenizer, tokenizer.ReformerTokenizer)}
+    original_methods = {
+        kind: kind.encode_with_offsets for kind in (tokenizer.ByteTokenizer, tokenizer.ReformerTokenizer)
+    }
 
-    def shifted(self, text):
-        ids, spans = right[type(self)](self, text)
+    def encode_with_shift(self, text):
+        ids, spans = original_methods[type(self)](self, text)
         return ids, [(start + shift[0], end + shift[1]) for start, end in spans]
 
-    for kind in right:
-        monkeypatch.setattr(kind, "encode_with_offsets", shifted)
-    caught = find_differing_texts(theirs, tokens(job, "reformer"))
-    assert list(caught) == ["offsets"] and len(caught["offsets"]) > 500
-    assert findings(theirs, dataclasses.replace(job, offsets=False)) != []  # nor may the port leave them away
+    for kind in original_methods:
+        monkeypatch.setattr(kind, "encode_with_offsets", encode_with_shift)
+    differences = find_differing_texts(theirs, tokens(job, "reformer"))
+    assert list(differences) == ["offsets"] and len(differences["offsets"]) > 500
+    # the port may not omit the offsets either
+    assert find_findings(theirs, dataclasses.replace(job, offsets=False)) != []
 
 
-def test_offsets_are_compared_only_where_the_task_uses_them(job):
+def test_offsets_are_compared_only_if_the_task_uses_them(job):
     assert tokens(dataclasses.replace(job, offsets=False), "reformer")[0].offsets is None
 
 
-def test_offsets_in_bytes_are_not_taken_for_characters(theirs, job, monkeypatch):
-    """The usual fault: right on English, wrong behind the first letter that takes two bytes."""
-    right = {kind: kind.encode_with_offsets for kind in (tokenizer.ByteTokenizer, tokenizer.ReformerTokenizer)}
+def test_offsets_in_bytes_are_not_accepted_as_characters(theirs, job, monkeypatch):
+    """A common fault: correct for English, but wrong behind the first letter that takes two bytes."""
+    original_methods = {
+        kind: kind.encode_with_offsets for kind in (tokenizer.ByteTokenizer, tokenizer.ReformerTokenizer)
+    }
 
-    def in_bytes(self, text):
-        ids, spans = right[type(self)](self, text)
+    def encode_in_bytes(self, text):
+        ids, spans = original_methods[type(self)](self, text)
         return ids, [tuple(len(text[:place].encode("utf-8", "replace")) for place in span) for span in spans]
 
-    for kind in right:
-        monkeypatch.setattr(kind, "encode_with_offsets", in_bytes)
+    for kind in original_methods:
+        monkeypatch.setattr(kind, "encode_with_offsets", encode_in_bytes)
     assert {1, 2} <= set(find_differing_texts(theirs, tokens(job, "reformer"))["offsets"])

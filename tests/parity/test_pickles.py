@@ -1,4 +1,7 @@
-"""Checkpoints that are pickles: read once by torch's safe unpickler, in another process; code in them never runs."""
+"""Test checkpoints that are pickles.
+
+Another process reads each once with torch's safe unpickler, and code in them never runs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from models.files import hub
 from models.files.plain import UnreadableFileError
 from toolkit.parity.processes.pickles import safetensors_folder
 
-#: Makes checkpoints as torch writes them, in the folder that it is given.
+#: Writes checkpoints as torch does, into the given folder.
 WRITE = """
 import os, pickle, sys
 from collections import OrderedDict
@@ -55,12 +58,12 @@ for name, source in (("cut", "zip"), ("legacy-cut", "legacy")):
 
 @pytest.fixture(scope="module")
 def pickles(tmp_path_factory) -> Path:
-    """A folder of checkpoints by name."""
-    here = tmp_path_factory.mktemp("pickles")
-    subprocess.run([sys.executable, "-c", WRITE, str(here)], check=True, timeout=300)
+    """Return a folder with a checkpoint per name."""
+    folder = tmp_path_factory.mktemp("pickles")
+    subprocess.run([sys.executable, "-c", WRITE, str(folder)], check=True, timeout=300)
     shards = {"a": "pytorch_model-00001-of-00002.bin", "b": "pytorch_model-00002-of-00002.bin"}
-    (here / "sharded" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shards}))
-    return here
+    (folder / "sharded" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shards}))
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -70,22 +73,22 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["zip", "legacy"])
-def test_a_pickle_of_either_format_becomes_safetensors_with_the_same_values(pickles, name):
-    found = dict(hub.read_tensors(safetensors_folder(pickles / name)))
+def test_pickles_of_both_formats_are_converted_to_safetensors(pickles, name):
+    arrays = dict(hub.read_tensors(safetensors_folder(pickles / name)))
     table = np.arange(12, dtype=np.float32).reshape(3, 4)
-    assert {key: value.dtype.name for key, value in found.items()} == {
+    assert {key: value.dtype.name for key, value in arrays.items()} == {
         "table": "float32", "tied": "float32", "turned": "float32", "mask": "float32", "half": "float16",
     }  # fmt: skip
     for key, value in {"table": table, "tied": table, "turned": table.T, "mask": np.float32(-1e9)}.items():
-        np.testing.assert_array_equal(found[key], value)
+        np.testing.assert_array_equal(arrays[key], value)
 
 
 def test_a_sharded_pickle_is_read_whole(pickles):
-    found = dict(hub.read_tensors(safetensors_folder(pickles / "sharded")))
-    np.testing.assert_array_equal(found["b"] - found["a"], np.ones((3, 4), np.float32))
+    arrays = dict(hub.read_tensors(safetensors_folder(pickles / "sharded")))
+    np.testing.assert_array_equal(arrays["b"] - arrays["a"], np.ones((3, 4), np.float32))
 
 
-def test_a_pickle_is_read_once_for_its_content_wherever_it_lies(pickles, tmp_path, capfd, monkeypatch):
+def test_a_pickle_is_converted_once_for_its_content_at_any_path(pickles, tmp_path, capfd, monkeypatch):
     first = safetensors_folder(pickles / "legacy")
     assert "reading pytorch_model.bin" in capfd.readouterr().err
     (tmp_path / "moved").mkdir()
@@ -94,18 +97,18 @@ def test_a_pickle_is_read_once_for_its_content_wherever_it_lies(pickles, tmp_pat
     assert capfd.readouterr().err == ""
 
 
-def test_safetensors_are_preferred_to_the_pickle_beside_them(pickles, tmp_path):
-    made = safetensors_folder(pickles / "zip")
-    both = tmp_path / "both"
-    both.mkdir()
-    for file in made.glob("model*"):
-        (both / file.name).write_bytes(file.read_bytes())
-    (both / "pytorch_model.bin").write_bytes(b"not looked at")
-    assert safetensors_folder(both) == both
+def test_safetensors_are_preferred_to_a_pickle_next_to_them(pickles, tmp_path):
+    converted_dir = safetensors_folder(pickles / "zip")
+    mixed_dir = tmp_path / "both"
+    mixed_dir.mkdir()
+    for file in converted_dir.glob("model*"):
+        (mixed_dir / file.name).write_bytes(file.read_bytes())
+    (mixed_dir / "pytorch_model.bin").write_bytes(b"not looked at")
+    assert safetensors_folder(mixed_dir) == mixed_dir
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "message"),
     [
         ("payload", "asks for posix.system, which is code; nothing of it was run"),
         ("legacy-payload", "asks for posix.system, which is code; nothing of it was run"),
@@ -119,32 +122,32 @@ def test_safetensors_are_preferred_to_the_pickle_beside_them(pickles, tmp_path):
         ("legacy-cut", "it may be cut short"),
     ],
 )
-def test_what_is_no_file_of_tensors_is_refused_in_a_line_and_nothing_of_it_runs(pickles, cache, name, expected):
-    with pytest.raises(UnreadableFileError) as refused:
+def test_an_invalid_file_is_rejected_in_one_line_and_its_code_never_runs(pickles, cache, name, message):
+    with pytest.raises(UnreadableFileError) as raised_error:
         safetensors_folder(pickles / name)
-    assert str(pickles / name) in str(refused.value)
-    assert expected in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert str(pickles / name) in str(raised_error.value)
+    assert message in str(raised_error.value)
+    assert "\n" not in str(raised_error.value)
     assert not (pickles / "ran").exists()
     assert not list(cache.glob("weights/*"))
 
 
-def test_the_payload_of_these_tests_does_run_where_a_file_is_simply_unpickled(pickles, tmp_path):
+def test_the_payload_of_these_tests_runs_if_a_file_is_simply_unpickled(pickles, tmp_path):
     unpickle = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
     subprocess.run([sys.executable, "-c", unpickle, str(pickles / "plain-payload" / "pytorch_model.bin")], check=True)
     assert (pickles / "ran").exists()
     (pickles / "ran").unlink()
 
 
-def test_without_torch_the_ways_out_are_said(pickles, tmp_path):
+def test_missing_torch_is_reported_with_advice(pickles, tmp_path):
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S: nothing that is installed is found
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S: no installed package is found
     python.chmod(0o755)
     with pytest.raises(UnreadableFileError, match=r"--reference-python PATH; .* or a revision that holds safetensors"):
         safetensors_folder(pickles / "zip", python=str(python))
 
 
-def test_torch_of_an_unsafe_version_is_not_given_the_file(pickles, tmp_path):
+def test_an_unsafe_version_of_torch_does_not_read_the_file(pickles, tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.5.1'\nclass Tensor: pass\n")
     python = tmp_path / "python"
@@ -157,7 +160,7 @@ def test_torch_of_an_unsafe_version_is_not_given_the_file(pickles, tmp_path):
         safetensors_folder(pickles / "zip", python=str(python))
 
 
-def test_an_index_leads_to_no_file_elsewhere(pickles, tmp_path):
+def test_an_index_cannot_name_files_of_other_folders(pickles, tmp_path):
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": "../pytorch_model.bin"}}))
     with pytest.raises(UnreadableFileError, match=r"it should be a \.bin file of the same folder"):
         safetensors_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""What one process of the gate hands to another: it arrives as it was, or is refused with the place at fault."""
+"""Test records sent between processes of the gate: they arrive unchanged, or the faulty place is named."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Outer:
     sure: bool = True
 
 
-def through_a_file(record: Any) -> Any:
-    """What the other process reads."""
+def send_through_file(record: Any) -> Any:
+    """Return the record that the other process reads."""
     text = text_of(record)
     assert text == json.dumps(as_json(record), allow_nan=True)
     return json.loads(text)
@@ -100,24 +100,24 @@ def through_a_file(record: Any) -> Any:
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_a_record_comes_back_as_it_was(record):
-    assert from_json(type(record), through_a_file(record)) == record
+def test_a_record_is_received_unchanged(record):
+    assert from_json(type(record), send_through_file(record)) == record
 
 
-def test_a_number_that_is_not_one_comes_back_as_such():
-    assert math.isnan(from_json(Inner, through_a_file(Inner(math.nan))).number)
+def test_nan_is_received_as_nan():
+    assert math.isnan(from_json(Inner, send_through_file(Inner(math.nan))).number)
 
 
-def test_a_whole_number_is_one_with_a_point_where_that_is_asked_for():
-    found = from_json(Inner, {"number": 3})
-    assert found == Inner(3.0) and type(found.number) is float
+def test_an_integer_is_read_as_a_float_if_the_type_is_float():
+    record = from_json(Inner, {"number": 3})
+    assert record == Inner(3.0) and type(record.number) is float
 
 
-def test_records_by_name_and_in_rows_come_back_too():
+def test_records_in_dictionaries_and_lists_are_received_unchanged():
     by_name = {"a": TensorStats([2], rms=1.0), "b": TensorStats([], missing=True)}
-    assert from_json(dict[str, TensorStats], through_a_file(by_name)) == by_name
-    assert from_json(list[Tokens], through_a_file([Tokens("a", [1])])) == [Tokens("a", [1])]
-    assert from_json(dict[str, dict[str, TensorStats]], through_a_file({"matmul": by_name})) == {"matmul": by_name}
+    assert from_json(dict[str, TensorStats], send_through_file(by_name)) == by_name
+    assert from_json(list[Tokens], send_through_file([Tokens("a", [1])])) == [Tokens("a", [1])]
+    assert from_json(dict[str, dict[str, TensorStats]], send_through_file({"matmul": by_name})) == {"matmul": by_name}
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_records_by_name_and_in_rows_come_back_too():
         ({"name": "x", "runs": {"float32": [None, "1"]}}, "Outer.runs.float32[1]: expected float, found str"),
     ],
 )
-def test_what_is_not_of_the_type_is_refused_with_its_place(content, message):
-    with pytest.raises(ValueError) as refused:
+def test_content_of_a_wrong_type_is_rejected_with_its_place(content, message):
+    with pytest.raises(ValueError) as raised_error:
         from_json(Outer, content)
-    assert str(refused.value).startswith(message)
+    assert str(raised_error.value).startswith(message)
 
 
-def test_the_file_is_named_where_its_content_is_wrong(tmp_path):
+def test_the_file_is_named_if_its_content_is_wrong(tmp_path):
     from toolkit.parity.exchange import files
 
     files.write_json(tmp_path / "job.json", {"model": "ctrl"})

@@ -1,4 +1,4 @@
-"""A reference that is itself wrong: said to be so, at its line, and never laid at the port's door."""
+"""Test a faulty reference: the fault is reported at its line and never attributed to the port."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from toolkit.parity.report.report import Report
 from toolkit.parity.request.build import workers_of, write_request
 from toolkit.parity.trials.mutation import trial_request
 
-#: In a layer's forward, as a careless cast in the reference's code would be.
+#: A careless cast in the forward of a layer of the reference.
 CAST = """
 from transformers.models.{family} import modeling_{family} as modeling
 original = modeling.{layer}.forward
@@ -35,7 +35,7 @@ def forward(self, hidden_states, *args, **kwargs):
     return original(self, hidden_states, *args, **kwargs)
 modeling.{layer}.forward = forward
 """
-#: A cast that float64 survives: what it is used for does not reach any tensor.
+#: A cast that is harmless in float64, because no tensor depends on its result.
 HARMLESS_CAST = CAST.replace("hidden_states = hidden_states.to(torch.float32).to(hidden_states.dtype)",
                              "hidden_states.to(torch.float32)")  # fmt: skip
 SHIFTED_TWICE = """
@@ -54,64 +54,71 @@ loss_utils.LOSS_MAPPING["ForCausalLM"] = over_all
 """
 
 
-def broken(folder: Path, fault: str) -> tuple[str, str]:
-    """An interpreter in which the reference has a fault, and the source line of that."""
+def make_faulty_interpreter(folder: Path, fault: str) -> tuple[str, str]:
+    """Return an interpreter with a faulty reference, and the faulty source line."""
     code = (
         f"import runpy, sys\nimport torch\n{fault}\nrunpy.run_module('toolkit.parity.reference', run_name='__main__')\n"
     )
     (folder / "fault.py").write_text(code)
     line = next(number for number, text in enumerate(code.splitlines(), start=1) if text.endswith("# here"))
     python = folder / "python"
-    faulty, other = f'{sys.executable} {folder}/fault.py "$5" "$6"', f'{sys.executable} "$@"'
-    python.write_text(f'#!/bin/sh\ncase "$4" in toolkit.parity.reference) exec {faulty};; esac\nexec {other}\n')
+    faulty_command, correct_command = f'{sys.executable} {folder}/fault.py "$5" "$6"', f'{sys.executable} "$@"'
+    python.write_text(
+        f'#!/bin/sh\ncase "$4" in toolkit.parity.reference) exec {faulty_command};; esac\nexec {correct_command}\n'
+    )
     python.chmod(0o755)
     return str(python), f"fault.py:{line}"
 
 
-def run_broken(model: str, fault: str, folder: Path, **options) -> tuple[str, Report, str]:
-    """A gate against a reference with a fault: the fault's source line, the report, and what was printed."""
-    python, line = broken(folder, fault)
+def run_faulty_reference(model: str, fault: str, folder: Path, **options) -> tuple[str, Report, str]:
+    """Run a gate against a faulty reference; return the faulty source line, the report and the output."""
+    python, line = make_faulty_interpreter(folder, fault)
     request = dataclasses.replace(trial_request(model, "random", 0), reference_python=python, **options)
     return line, *run(request, folder / "out")
 
 
-def cast(family: str, layer: str, text: str = CAST) -> str:
+def make_cast_fault(family: str, layer: str, text: str = CAST) -> str:
     return text.format(family=family, layer=layer)
 
 
 @pytest.mark.parametrize(
-    ("model", "fault", "says"),
+    ("model", "fault", "expected_line"),
     [
-        ("ctrl", cast("ctrl", "EncoderLayer"), "in less than float64"),
-        pytest.param("reformer", cast("reformer", "LSHSelfAttention"), "in less than float64", marks=pytest.mark.slow),
+        ("ctrl", make_cast_fault("ctrl", "EncoderLayer"), "in less than float64"),
+        pytest.param(
+            "reformer", make_cast_fault("reformer", "LSHSelfAttention"), "in less than float64", marks=pytest.mark.slow
+        ),
         pytest.param("ctrl", SHIFTED_TWICE, "the reference's loss is", marks=pytest.mark.slow),
         pytest.param("ctrl", OVER_ALL, "the reference's loss is", marks=pytest.mark.slow),
     ],
 )
-def test_a_fault_of_the_reference_is_named_as_its_own(tmp_path, model, fault, says):
-    line, report, text = run_broken(model, fault, tmp_path)
-    stored = json.loads((tmp_path / "out/parity.json").read_text())
-    assert text.startswith("INCONCLUSIVE the reference") and says in text.splitlines()[0]
+def test_a_fault_of_the_reference_is_attributed_to_the_reference(tmp_path, model, fault, expected_line):
+    line, report, text = run_faulty_reference(model, fault, tmp_path)
+    saved_report = json.loads((tmp_path / "out/parity.json").read_text())
+    assert text.startswith("INCONCLUSIVE the reference") and expected_line in text.splitlines()[0]
     assert text.splitlines()[0].endswith(f": {line}")
-    assert (stored["exit_status"], stored["passed"]) == (3, False) and report.exit_status == Inconclusive.exit_status
-    assert stored["culprit"]["place"] == stored["culprit"]["name"] == line
-    assert stored["summary"].startswith("inconclusive: the reference") and stored["summary"].endswith(line)
-    assert line in [fault["name"] for fault in stored["reference_faults"]]
+    assert (saved_report["exit_status"], saved_report["passed"]) == (
+        3,
+        False,
+    ) and report.exit_status == Inconclusive.exit_status
+    assert saved_report["culprit"]["place"] == saved_report["culprit"]["name"] == line
+    assert saved_report["summary"].startswith("inconclusive: the reference") and saved_report["summary"].endswith(line)
+    assert line in [fault["name"] for fault in saved_report["reference_faults"]]
     assert "models/" not in text and "DRIFT" not in text
 
 
 @pytest.mark.slow
 def test_a_fault_that_no_tensor_shows_is_a_note(tmp_path):
-    line, report, text = run_broken("ctrl", cast("ctrl", "EncoderLayer", HARMLESS_CAST), tmp_path)
-    stored = json.loads((tmp_path / "out/parity.json").read_text())
-    assert report.passed and text.startswith("PARITY") and stored["exit_status"] == 0
+    line, report, text = run_faulty_reference("ctrl", make_cast_fault("ctrl", "EncoderLayer", HARMLESS_CAST), tmp_path)
+    saved_report = json.loads((tmp_path / "out/parity.json").read_text())
+    assert report.passed and text.startswith("PARITY") and saved_report["exit_status"] == 0
     assert f"({line}); no tensor shows it" in text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [cast("ctrl", "EncoderLayer"), SHIFTED_TWICE], ids=["cast", "loss"])
-def test_a_model_compared_stage_by_stage_shows_the_faults_of_its_reference_too(tmp_path, fault):
-    line, report, _ = run_broken("ctrl", fault, tmp_path, streamed=True)
+@pytest.mark.parametrize("fault", [make_cast_fault("ctrl", "EncoderLayer"), SHIFTED_TWICE], ids=["cast", "loss"])
+def test_a_fault_of_the_reference_is_found_stage_by_stage(tmp_path, fault):
+    line, report, _ = run_faulty_reference("ctrl", fault, tmp_path, streamed=True)
     assert report.culprit.name == line
 
 
@@ -120,24 +127,24 @@ ALL_HEADS = [(model, head) for model in FAMILIES for head in part(model, "weight
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory) -> dict[tuple[str, str], ReferenceResult]:
-    """What the reference's process measures of a trained-like model of each kind, one after another."""
+def clean_references(tmp_path_factory) -> dict[tuple[str, str], ReferenceResult]:
+    """Return the measurements of the reference's process for a small model of each kind, in turn."""
     folder = tmp_path_factory.mktemp("released")
-    jobs = {one: folder / "-".join(one) for one in ALL_HEADS}
+    jobs = {model_and_head: folder / "-".join(model_and_head) for model_and_head in ALL_HEADS}
     for (model, head), job in jobs.items():
         trial = family_part(model, "trial")
         config, length = trial.CONFIG, trial.LENGTH
         request = request_for(model, head, {**config, "num_labels": 2}, length, "heavy-tailed")
         write_request(request, randomize_constants(request.weights, request.seed)[0], job)
     run_workers(list(jobs.values()), quiet(), {"reference": workers_of(request)["reference"]})
-    return {one: read_reference(job) for one, job in jobs.items()}
+    return {model_and_head: read_reference(job) for model_and_head, job in jobs.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "head"), ALL_HEADS)
-def test_the_reference_as_it_is_released_is_clean(released, model, head):
-    """But for ``.float()`` in its language-model loss, which is kept in float64 and said."""
-    result = released[model, head]
+def test_the_released_reference_has_no_faults(clean_references, model, head):
+    """The exception is `.float()` in its language-model loss, which is kept in float64 and noted."""
+    result = clean_references[model, head]
     assert result.narrowings == []
     assert [leak.partition(":")[0] for leak in result.leaks] == ["loss_utils.py"] * (head == "causal_lm")
     loss = result.own_loss
@@ -145,8 +152,8 @@ def test_the_reference_as_it_is_released_is_clean(released, model, head):
     assert loss.place.partition(":")[2].isdigit()
 
 
-def test_the_loss_is_that_of_its_definition():
-    """Scores of 0 give log(number of classes); one of log(3) against two of 0 gives a probability of 3/5."""
+def test_the_loss_follows_its_definition():
+    """Scores of 0 give log(number of classes); one score of log(3) and two of 0 give a probability of 3/5."""
     level = np.zeros((2, 4, 8))
     labels = np.array([[1, 2, 3, -100], [-100, 5, 6, 7]])
     for head in ("causal_lm", "masked_lm"):
@@ -160,38 +167,38 @@ def test_the_loss_is_that_of_its_definition():
         -math.log(3 / 5)
     )
     for head in ("masked_lm", "token_classification"):
-        unshifted = own_loss.compute_loss(head, {"logits": uneven}, {"labels": labels}).value
-        assert unshifted == pytest.approx((-math.log(1 / 5) + math.log(3)) / 2)
+        unshifted_loss = own_loss.compute_loss(head, {"logits": uneven}, {"labels": labels}).value
+        assert unshifted_loss == pytest.approx((-math.log(1 / 5) + math.log(3)) / 2)
 
     starts, ends = np.array([[math.log(3), 0.0, 0.0]]), np.zeros((1, 3))
     scores = {"start_logits": starts, "end_logits": ends}
-    found = own_loss.compute_loss(
+    loss = own_loss.compute_loss(
         "question_answering", scores, {"start_positions": np.array([0]), "end_positions": np.array([1])}
     )
-    assert found.value == pytest.approx((-math.log(3 / 5) + math.log(3)) / 2)
+    assert loss.value == pytest.approx((-math.log(3 / 5) + math.log(3)) / 2)
     two = {key: np.repeat(value, 2, 0) for key, value in scores.items()}
-    positions = {"start_positions": np.array([0, 99]), "end_positions": np.array([1, -7])}  # 99 ignored, -7 is 0
-    assert own_loss.compute_loss("question_answering", two, positions).value == pytest.approx(found.value)
+    positions = {"start_positions": np.array([0, 99]), "end_positions": np.array([1, -7])}  # 99 is ignored, -7 is 0
+    assert own_loss.compute_loss("question_answering", two, positions).value == pytest.approx(loss.value)
 
-    def classified(logits, labels, **config):
-        of = dataclasses.make_dataclass("Config", ["problem_type"])
+    def classification_loss(logits, labels, **config):
+        make_config = dataclasses.make_dataclass("Config", ["problem_type"])
         scores = {"logits": np.array(logits)}
-        kind = of(config.get("problem_type"))
+        kind = make_config(config.get("problem_type"))
         return own_loss.compute_loss("sequence_classification", scores, {"labels": np.array(labels)}, kind).value
 
-    assert classified([[math.log(3), 0.0, 0.0]], [0]) == pytest.approx(-math.log(3 / 5))
-    assert classified([[2.0], [0.0]], [1.0, 3.0]) == pytest.approx((1 + 9) / 2)
-    assert classified([[0.0, math.log(3)]], [[1.0, 1.0]]) == pytest.approx((math.log(2) + math.log(4 / 3)) / 2)
-    assert classified([[2.0, 0.0]], [[1.0, 3.0]], problem_type="regression") == pytest.approx((1 + 9) / 2)
+    assert classification_loss([[math.log(3), 0.0, 0.0]], [0]) == pytest.approx(-math.log(3 / 5))
+    assert classification_loss([[2.0], [0.0]], [1.0, 3.0]) == pytest.approx((1 + 9) / 2)
+    assert classification_loss([[0.0, math.log(3)]], [[1.0, 1.0]]) == pytest.approx((math.log(2) + math.log(4 / 3)) / 2)
+    assert classification_loss([[2.0, 0.0]], [[1.0, 3.0]], problem_type="regression") == pytest.approx((1 + 9) / 2)
 
 
-def test_where_no_label_counts_there_is_no_loss_to_be_wrong():
+def test_no_loss_is_checked_if_no_label_counts():
     truth = {"logits": np.zeros((1, 2, 3)), "loss": np.array(math.nan)}
-    checked = own_loss.check_loss(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
-    assert checked.units == 0
+    loss_check = own_loss.check_loss(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
+    assert loss_check.units == 0
     truth["loss"] = np.array(0.5)
-    checked = own_loss.check_loss(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
-    assert not checked.units <= checked.allowed
+    loss_check = own_loss.check_loss(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
+    assert not loss_check.units <= loss_check.allowed
 
 
 class _Model:
@@ -200,9 +207,9 @@ class _Model:
         return loss
 
 
-def test_only_a_difference_together_with_a_fault_is_inconclusive():
+def test_only_a_difference_with_a_reference_fault_is_inconclusive():
     drift, fault = Finding("semantics", "output:a", "off"), Finding("reference", "x.py:3", "casts")
-    for findings, faults, inconclusive, named in (
+    for findings, faults, inconclusive, culprit in (
         ([], [], False, None),
         ([], [fault], False, None),
         ([drift], [], False, drift),
@@ -210,4 +217,4 @@ def test_only_a_difference_together_with_a_fault_is_inconclusive():
     ):
         verdict = Verdict(findings=copy.copy(findings), reference_faults=copy.copy(faults))
         assert verdict.inconclusive == inconclusive and verdict.passed == (not findings)
-        assert first_at_fault(verdict, ["output:a"]) == named
+        assert first_at_fault(verdict, ["output:a"]) == culprit

@@ -1,4 +1,4 @@
-"""The reference's optimizer, what Paddle's rounding of Adam's bias correction does to an update, and an old torch."""
+"""Test the reference's optimizer, the effect of Paddle's rounding of Adam's bias correction, and an old torch."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ else:
 """
 
 
-def test_an_update_is_too_small_by_what_powers_of_beta_lose_in_float32_and_an_old_torch_says_what_it_lacks():
-    subprocess.run([sys.executable, "-c", CHECK], check=True)  # torch stays out of the process that has Paddle
+def test_updates_reproduce_paddles_rounding_and_an_old_torch_is_reported():
+    subprocess.run([sys.executable, "-c", CHECK], check=True)  # torch is not imported in the process that has Paddle

@@ -1,4 +1,7 @@
-"""The port's own generator on trial: right draws pass for many seeds, each kind of wrong one is found."""
+"""Test the statistics of the port's random generator.
+
+Correct draws pass for many seeds, and each kind of fault is found.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,15 @@ ROTATIONS = {"normal:a": (2, 16, 2, 8), "normal:b": (2, 16, 2, 8)}
 STEPS = 3
 
 
-def masks(draw: np.random.Generator, shape: tuple[int, ...], rate: float) -> np.ndarray:
+def draw_mask(draw: np.random.Generator, shape: tuple[int, ...], rate: float) -> np.ndarray:
     return draw.random(shape) >= rate
 
 
-def counted(seed: int, rate: float = 0.1, mask=masks, rotation=None, steps: int = STEPS) -> GeneratorStats:
-    """What is counted of a made-up model's draws.
+def count_draws(seed: int, rate: float = 0.1, mask=draw_mask, rotation=None, steps: int = STEPS) -> GeneratorStats:
+    """Return the statistics of a synthetic model's draws.
 
     Args:
-        mask, rotation: draw one, given a generator, the shape and, for masks, the rate.
+        mask, rotation: functions that draw from a generator and a shape; for masks, also from the rate.
     """
     counter, draw = DrawCounter(), np.random.default_rng(seed)
     rotation = rotation or (lambda draw, shape: draw.standard_normal(shape, np.float32))
@@ -43,38 +46,38 @@ def counted(seed: int, rate: float = 0.1, mask=masks, rotation=None, steps: int 
     return counter.stats
 
 
-def faults(generators: GeneratorStats) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def find_faults(generators: GeneratorStats) -> dict[str, list[str]]:
+    faults_by_name: dict[str, list[str]] = {}
     for name, message in rng_tests.find_wrong_draws(generators):
-        found.setdefault(name, []).append(message)
-    return found
+        faults_by_name.setdefault(name, []).append(message)
+    return faults_by_name
 
 
 @pytest.mark.parametrize("rate", [1e-6, 0.002, 0.1, 0.5, 0.9])
-def test_right_draws_raise_no_alarm(rate):
+def test_correct_draws_raise_no_alarm(rate):
     largest = 0.0
     for seed in range(40):
-        generators = counted(seed, rate)
-        assert faults(generators) == {}
+        generators = count_draws(seed, rate)
+        assert find_faults(generators) == {}
         largest = max(largest, *(abs(deviation.z) for deviation in rng_tests.deviations(generators)))
-    assert largest < rng_tests.LIMIT - 2.0  # of some 2,500 statistics not one comes near
+    assert largest < rng_tests.LIMIT - 2.0  # none of some 2,500 statistics comes near the limit
 
 
-def test_z_is_standard_normal_for_right_draws():
-    """Else the limit would not mean what it says: too wide a spread alarms, too narrow a one sees nothing."""
-    z = [deviation.z for seed in range(40) for deviation in rng_tests.deviations(counted(seed))]
+def test_z_is_standard_normal_for_correct_draws():
+    """Otherwise the limit would be wrong: a wider spread gives false alarms, a narrower spread hides faults."""
+    z = [deviation.z for seed in range(40) for deviation in rng_tests.deviations(count_draws(seed))]
     assert abs(np.mean(z)) < 0.1 and 0.9 < np.std(z) < 1.1
 
 
-def _constant(draw, shape, rate):
-    return np.broadcast_to(masks(draw, (*shape[:-1], 1), rate), shape)
+def _constant_mask(draw, shape, rate):
+    return np.broadcast_to(draw_mask(draw, (*shape[:-1], 1), rate), shape)
 
 
-def _paired(draw, shape, rate):
-    return np.repeat(masks(draw, (math.prod(shape) // 2,), rate), 2).reshape(shape)
+def _paired_mask(draw, shape, rate):
+    return np.repeat(draw_mask(draw, (math.prod(shape) // 2,), rate), 2).reshape(shape)
 
 
-def _striped(draw, shape, rate):
+def _striped_mask(draw, shape, rate):
     cells = np.arange(math.prod(shape)).reshape(shape) + draw.integers(10)
     return cells % 10 != 0
 
@@ -82,19 +85,24 @@ def _striped(draw, shape, rate):
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (lambda draw, shape, rate: masks(draw, shape, 1.2 * rate), "cells in all"),
-        (_constant, "after a dropped one along axis -1"),
-        (_paired, "after a dropped one along axis -1"),
-        (_striped, "after a dropped one along axis -1"),
+        (lambda draw, shape, rate: draw_mask(draw, shape, 1.2 * rate), "cells in all"),
+        (_constant_mask, "after a dropped one along axis -1"),
+        (_paired_mask, "after a dropped one along axis -1"),
+        (_striped_mask, "after a dropped one along axis -1"),
         (lambda draw, shape, rate: np.ones(shape, bool), "cells in all"),
         (lambda draw, shape, rate: np.zeros(shape, bool), "cells in all"),
-        (lambda draw, shape, rate: masks(np.random.default_rng(0), shape, rate), "the first 210 cells are those of"),
+        (
+            lambda draw, shape, rate: draw_mask(np.random.default_rng(0), shape, rate),
+            "the first 210 cells are those of",
+        ),
     ],
 )
 def test_each_wrong_mask_is_found(mask, message):
-    found = faults(counted(1, mask=mask))
-    assert any(message in text for name, several in found.items() for text in several if name.startswith("dropout:"))
-    assert not any(name.startswith("normal:") for name in found)
+    faults_by_name = find_faults(count_draws(1, mask=mask))
+    assert any(
+        message in text for name, messages in faults_by_name.items() for text in messages if name.startswith("dropout:")
+    )
+    assert not any(name.startswith("normal:") for name in faults_by_name)
 
 
 @pytest.mark.parametrize(
@@ -104,47 +112,47 @@ def test_each_wrong_mask_is_found(mask, message):
         ("steps", "whose like, in the same module a step earlier, is dropped"),
     ],
 )
-def test_masks_that_are_much_alike_are_found(kind, message):
-    """Half the cells are those of another mask: no two are equal."""
+def test_masks_that_are_too_similar_are_found(kind, message):
+    """Half the cells are copied from another mask, but no two masks are equal."""
     earlier: dict = {}
 
-    def alike(draw, shape, rate):
-        fresh = masks(draw, shape, rate)
+    def draw_similar_mask(draw, shape, rate):
+        new_mask = draw_mask(draw, shape, rate)
         if kind == "modules":
             name = shape
         else:  # the number of the draw within the step
-            alike.count = getattr(alike, "count", -1) + 1
-            name = alike.count % len(SHAPES)
-        before = earlier.get(name, fresh)
-        earlier[name] = np.where(draw.random(shape) < 0.5, before, fresh)
+            draw_similar_mask.count = getattr(draw_similar_mask, "count", -1) + 1
+            name = draw_similar_mask.count % len(SHAPES)
+        earlier_mask = earlier.get(name, new_mask)
+        earlier[name] = np.where(draw.random(shape) < 0.5, earlier_mask, new_mask)
         return earlier[name]
 
-    found = faults(counted(2, mask=alike))
-    assert any(message in text for text in found["dropout:all masks of rate 0.1"])
-    assert not any("the first" in text for several in found.values() for text in several)
+    faults_by_name = find_faults(count_draws(2, mask=draw_similar_mask))
+    assert any(message in text for text in faults_by_name["dropout:all masks of rate 0.1"])
+    assert not any("the first" in text for messages in faults_by_name.values() for text in messages)
 
 
-def test_a_rate_that_is_a_little_off_is_seen_over_all_masks_together():
-    found = faults(counted(3, mask=lambda draw, shape, rate: masks(draw, shape, 1.15 * rate)))
-    assert "dropout:all masks of rate 0.1" in found
+def test_a_slightly_wrong_rate_is_found_over_all_masks_together():
+    faults_by_name = find_faults(count_draws(3, mask=lambda draw, shape, rate: draw_mask(draw, shape, 1.15 * rate)))
+    assert "dropout:all masks of rate 0.1" in faults_by_name
 
 
-def test_a_rate_met_in_16_bits_is_right():
-    rounded = round(0.3 * 2**16) / 2**16
+def test_a_rate_rounded_to_16_bits_is_correct():
+    rounded_rate = round(0.3 * 2**16) / 2**16
     counter = DrawCounter()
     counter.begin_step()
-    mask = masks(np.random.default_rng(0), (2**18,), rounded)
+    mask = draw_mask(np.random.default_rng(0), (2**18,), rounded_rate)
     counter.mask("dropout:a", 0.3, (2**18,), mask)
-    assert faults(counter.stats) == {}
+    assert find_faults(counter.stats) == {}
 
 
 def test_a_mask_of_the_wrong_shape_is_found():
     counter, draw = DrawCounter(), np.random.default_rng(0)
     counter.begin_step()
-    counter.mask("dropout:a", 0.1, (2, 8, 1, 4), masks(draw, (2, 8, 1, 4), 0.1))
-    assert faults(counter.stats) == {}
-    counter.mask("dropout:a", 0.1, (2, 8, 1, 4), masks(draw, (2, 8, 6, 4), 0.1))
-    assert faults(counter.stats) == {"dropout:a": ["a mask of shape [2, 8, 6, 4], asked for [2, 8, 1, 4]"]}
+    counter.mask("dropout:a", 0.1, (2, 8, 1, 4), draw_mask(draw, (2, 8, 1, 4), 0.1))
+    assert find_faults(counter.stats) == {}
+    counter.mask("dropout:a", 0.1, (2, 8, 1, 4), draw_mask(draw, (2, 8, 6, 4), 0.1))
+    assert find_faults(counter.stats) == {"dropout:a": ["a mask of shape [2, 8, 6, 4], asked for [2, 8, 1, 4]"]}
 
 
 def test_small_masks_may_be_equal_by_chance_and_long_ones_may_not():
@@ -152,95 +160,99 @@ def test_small_masks_may_be_equal_by_chance_and_long_ones_may_not():
         counter = DrawCounter()
         counter.begin_step()
         for name in ("dropout:a", "dropout:b"):
-            counter.mask(name, rate, (cells,), masks(np.random.default_rng(0), (cells,), rate))
-        assert faults(counter.stats) == {}
+            counter.mask(name, rate, (cells,), draw_mask(np.random.default_rng(0), (cells,), rate))
+        assert find_faults(counter.stats) == {}
     counter.begin_step()
     for name, size in (("dropout:c", 64), ("dropout:d", 2 * REPEAT_BITS)):  # from one state, of different shapes
-        counter.mask(name, 0.5, (size,), masks(np.random.default_rng(0), (size,), 0.5))
-    assert faults(counter.stats) == {"dropout:d": ["the first 60 cells are those of dropout:c in step 2"]}
+        counter.mask(name, 0.5, (size,), draw_mask(np.random.default_rng(0), (size,), 0.5))
+    assert find_faults(counter.stats) == {"dropout:d": ["the first 60 cells are those of dropout:c in step 2"]}
 
 
-def counted_masks(*drawn: np.ndarray, rate: float = 0.1) -> list[str]:
-    """What is wrong with masks of these cells, each of a module of its own."""
+def find_mask_faults(*masks: np.ndarray, rate: float = 0.1) -> list[str]:
+    """Return the faults in masks with these cells, each of a separate module."""
     counter = DrawCounter()
     counter.begin_step()
-    for number, cells in enumerate(drawn):
+    for number, cells in enumerate(masks):
         counter.mask(f"dropout:{number}", rate, cells.shape, cells)
-    return [text for several in faults(counter.stats).values() for text in several]
+    return [text for messages in find_faults(counter.stats).values() for text in messages]
 
 
-def _half_again(first, other):
+def _repeat_half(first, second):
     return [np.concatenate([first[:40_000], first[:40_000]])]
 
 
-def _a_block_elsewhere(first, other):
-    other[50_013:52_013] = first[7:2007]
-    return [first, other]
+def _copy_block(first, second):
+    second[50_013:52_013] = first[7:2007]
+    return [first, second]
 
 
-def _two_ends_alike(first, other):
-    other[-1500:] = first[-1500:]
-    return [first, other]
+def _copy_end(first, second):
+    second[-1500:] = first[-1500:]
+    return [first, second]
 
 
-def _moved_by_one(first, other):
+def _shift_by_one(first, second):
     return [first[:-1], first[1:]]
 
 
-@pytest.mark.parametrize("repeated", [_half_again, _a_block_elsewhere, _two_ends_alike, _moved_by_one])
+@pytest.mark.parametrize("repeat_cells", [_repeat_half, _copy_block, _copy_end, _shift_by_one])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_what_a_mask_repeats_anywhere_is_found(repeated, rate):
+def test_repeated_cells_are_found_anywhere(repeat_cells, rate):
     for seed in range(5):
         draw = np.random.default_rng(seed)
-        fresh = [masks(draw, (80_000,), rate) for _ in range(2)]
-        assert counted_masks(*(one.copy() for one in fresh), rate=rate) == []
-        found = counted_masks(*repeated(*fresh), rate=rate)
-        assert any("are those of dropout:0 in step 1, from cell " in text for text in found)
+        fresh_masks = [draw_mask(draw, (80_000,), rate) for _ in range(2)]
+        assert find_mask_faults(*(mask.copy() for mask in fresh_masks), rate=rate) == []
+        fault_messages = find_mask_faults(*repeat_cells(*fresh_masks), rate=rate)
+        assert any("are those of dropout:0 in step 1, from cell " in text for text in fault_messages)
 
 
-def test_a_stretch_is_found_across_the_parts_in_which_masks_are_hashed(monkeypatch):
+def test_a_repeated_stretch_is_found_across_hashed_chunks(monkeypatch):
     monkeypatch.setattr("toolkit.parity.comparator.rng_stats.AT_ONCE", 1000)
     draw = np.random.default_rng(0)
-    first, other = (masks(draw, (20_000,), 0.5) for _ in range(2))
-    assert counted_masks(first, other, rate=0.5) == []
-    other[9_700:10_600] = first[3_333:4_233]
-    assert len(counted_masks(first, other, rate=0.5)) == 1
+    first_mask, second_mask = (draw_mask(draw, (20_000,), 0.5) for _ in range(2))
+    assert find_mask_faults(first_mask, second_mask, rate=0.5) == []
+    second_mask[9_700:10_600] = first_mask[3_333:4_233]
+    assert len(find_mask_faults(first_mask, second_mask, rate=0.5)) == 1
 
 
-def test_stretches_whose_hashes_are_alike_are_compared_themselves(monkeypatch):
+def test_stretches_with_equal_hashes_are_compared_cell_by_cell(monkeypatch):
     from toolkit.parity.comparator import rng_stats
 
     monkeypatch.setattr(rng_stats, "_stretch_hashes", lambda cells, count: np.zeros(3, np.uint64))
-    assert counted_masks(*(masks(np.random.default_rng(seed), (5000,), 0.5) for seed in range(3)), rate=0.5) == []
+    assert (
+        find_mask_faults(*(draw_mask(np.random.default_rng(seed), (5000,), 0.5) for seed in range(3)), rate=0.5) == []
+    )
 
 
-def sequence(masks: np.ndarray) -> dict[str, list[str]]:
+def find_sequence_faults(masks: np.ndarray) -> dict[str, list[str]]:
     counter = DrawCounter()
     counter.sequence(masks)
-    return faults(counter.stats)
+    return find_faults(counter.stats)
 
 
-def test_threads_whose_streams_overlap_by_one_word_are_found_in_masks_drawn_in_a_row():
-    """Four cells are too few to say anything in one mask; in 128 they are the same ones each time."""
-    right = np.random.default_rng(0).random((128, 32_769)) < 0.5
-    assert sequence(right) == {}
-    overlapping = right.copy()
-    overlapping[:, 16_384:16_388] = right[:, 16_380:16_384]
-    assert sequence(overlapping) == {"dropout:128 masks of 32769 cells": ["cell 16384 is cell 16380 once more"]}
-    alike = right.copy()
-    alike[:, 16_384:32_768] = right[:, :16_384]
-    assert "once more" in sequence(alike)["dropout:128 masks of 32769 cells"][0]
+def test_overlapping_streams_of_threads_are_found_in_consecutive_masks():
+    """Four cells are too few for a test of one mask; in 128 masks they are the same cells each time."""
+    correct_masks = np.random.default_rng(0).random((128, 32_769)) < 0.5
+    assert find_sequence_faults(correct_masks) == {}
+    overlapping = correct_masks.copy()
+    overlapping[:, 16_384:16_388] = correct_masks[:, 16_380:16_384]
+    assert find_sequence_faults(overlapping) == {
+        "dropout:128 masks of 32769 cells": ["cell 16384 is cell 16380 once more"]
+    }
+    repeated_masks = correct_masks.copy()
+    repeated_masks[:, 16_384:32_768] = correct_masks[:, :16_384]
+    assert "once more" in find_sequence_faults(repeated_masks)["dropout:128 masks of 32769 cells"][0]
 
 
-def test_a_generator_of_few_masks_is_found():
-    right = np.random.default_rng(0).random((2048, 256)) < 0.5
-    assert sequence(right) == {}
+def test_a_generator_with_few_different_masks_is_found():
+    correct_masks = np.random.default_rng(0).random((2048, 256)) < 0.5
+    assert find_sequence_faults(correct_masks) == {}
     few = np.stack([np.random.default_rng(seed).random(256) < 0.5 for seed in np.arange(2048) * 40_503 % 1999])
-    assert sequence(few)["dropout:2048 masks of 256 cells"] == ["mask 1999 is mask 0 once more"]
+    assert find_sequence_faults(few)["dropout:2048 masks of 256 cells"] == ["mask 1999 is mask 0 once more"]
 
 
 @pytest.mark.parametrize(
-    ("removed", "added"),
+    ("original_code", "faulty_code"),
     [
         ("np.uint64(first + 1) * GAMMA", "np.uint64(1) * GAMMA"),
         ("np.uint64(first + 1)", "np.uint64(first + np.int64(first == 0))"),
@@ -249,25 +261,25 @@ def test_a_generator_of_few_masks_is_found():
     ids=["alike", "one word", "2^16 masks"],
 )
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
-def test_the_gate_sees_a_compiled_generator_that_repeats_itself(removed, added, monkeypatch):
-    """As a port's worker asks it, with two threads."""
+def test_the_gate_finds_a_compiled_generator_that_repeats_itself(original_code, faulty_code, monkeypatch):
+    """Draw as a port's worker does, with two threads."""
     from models.operations import compiled, loop_code
     from toolkit.parity.candidate.generators import SEQUENCES
 
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
-    edit = SourceEdit("models.operations.loops:draw_mask", removed, added)
+    edit = SourceEdit("models.operations.loops:draw_mask", original_code, faulty_code)
     source = edit_source(edit.file.read_text(), [edit])
     _engine, address = load_code("draw_mask", compile_loop("draw_mask", source))
     monkeypatch.setattr(loop_code, "_address", lambda loop: address)
     threads = loop_code._openmp.omp_get_max_threads()
     loop_code._openmp.omp_set_num_threads(2)
     try:
-        drawn = [
+        mask_sequences = [
             np.stack([compiled.random_mask(2**15, [cells]).numpy() for _ in range(count)]) for count, cells in SEQUENCES
         ]
     finally:
         loop_code._openmp.omp_set_num_threads(threads)
-    assert any(sequence(one) for one in drawn)
+    assert any(find_sequence_faults(sequence) for sequence in mask_sequences)
 
 
 @pytest.mark.parametrize(
@@ -289,34 +301,34 @@ def test_the_gate_sees_a_compiled_generator_that_repeats_itself(removed, added, 
     ],
 )
 def test_each_wrong_rotation_is_found(rotation, message):
-    found = faults(counted(1, rotation=lambda draw, shape: rotation(draw, shape).astype(np.float32)))
-    assert any(message in text for several in found.values() for text in several)
-    assert all(name.startswith("normal:") for name in found)
+    faults_by_name = find_faults(count_draws(1, rotation=lambda draw, shape: rotation(draw, shape).astype(np.float32)))
+    assert any(message in text for messages in faults_by_name.values() for text in messages)
+    assert all(name.startswith("normal:") for name in faults_by_name)
 
 
-def test_with_a_hash_seed_rotations_are_the_same_each_time_and_must_be():
+def test_rotations_must_be_the_same_each_time_with_a_hash_seed():
     counter = DrawCounter()
     for step in range(3):
         counter.begin_step()
         for name, shape in ROTATIONS.items():
             counter.rotation(name, shape, np.random.default_rng(0).standard_normal(shape, np.float32), is_seeded=True)
         if step == 1:
-            assert faults(counter.stats) == {}
+            assert find_faults(counter.stats) == {}
     counter.rotation("normal:b", ROTATIONS["normal:b"], np.ones(ROTATIONS["normal:b"], np.float32), is_seeded=True)
-    (message,) = faults(counter.stats)["normal:b"]
+    (message,) = find_faults(counter.stats)["normal:b"]
     assert "differ from the first" in message
 
 
-def test_a_finding_names_the_first_draw_that_is_wrong():
-    generators = counted(0, mask=lambda draw, shape, rate: masks(draw, shape, 2 * rate))
+def test_a_finding_names_the_first_wrong_draw():
+    generators = count_draws(0, mask=lambda draw, shape, rate: draw_mask(draw, shape, 2 * rate))
     verdict = judge(ReferenceResult(), CandidateResult(generators=generators))
     finding = first_at_fault(verdict, ["output:b", "output:a"])
     assert (finding.verdict, finding.name) == ("randomness", "dropout:b")
     assert Verdict(findings=[]).passed
 
 
-def test_the_bound_of_a_count_is_that_of_the_binomial_distribution():
-    """P(|z| >= limit) summed over all outcomes, against 2 exp(-limit^2/2), for small counts too."""
+def test_the_bound_of_a_count_fits_the_binomial_distribution():
+    """Compare P(|z| >= limit), summed over all outcomes, with 2 exp(-limit^2/2), also for small counts."""
     for trials, rate in ((5, 0.1), (60, 0.02), (400, 0.5)):
         for limit in (1.5, 3.0, 5.0):
             tail = sum(
@@ -327,12 +339,12 @@ def test_the_bound_of_a_count_is_that_of_the_binomial_distribution():
             assert tail <= 2 * math.exp(-(limit**2) / 2)
 
 
-def test_axes_of_one_cell_have_no_neighbours():
+def test_axes_of_one_cell_have_no_neighbors():
     assert dict(strides((2, 1, 3))) == {"-3": 3, "-1": 1}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_ports_own_generator_is_right(tiny_config, tiny_batch, seed):
+def test_the_ports_generator_is_correct(tiny_config, tiny_batch, seed):
     import paddle
 
     from models.reformer.config import ReformerConfig
@@ -345,8 +357,8 @@ def test_the_ports_own_generator_is_right(tiny_config, tiny_batch, seed):
     counter = DrawCounter()
     watched_steps(model, batch, seed, counter)
     generators = counter.stats
-    assert faults(generators) == {}
-    # Every place that draws is watched: none passes by being left out.
+    assert find_faults(generators) == {}
+    # Every module that draws is watched, so none passes because it was left out.
     layers = "reformer.encoder.layers"
     assert f"dropout:{layers}.0.attention.self_attention" in generators.masks
     assert f"normal:{layers}.1.attention.self_attention" in generators.rotations
@@ -356,7 +368,7 @@ def test_the_ports_own_generator_is_right(tiny_config, tiny_batch, seed):
     assert len(draws) == 1 and draws.pop() >= STEPS
 
 
-def test_watching_draws_nothing_of_its_own():
+def test_watching_does_not_change_the_draws():
     import paddle
 
     from models.operations.randomness import Generator
@@ -367,5 +379,5 @@ def test_watching_draws_nothing_of_its_own():
         paddle.seed(3)
         first = source.draw_mask(0.3, [4, 32]).numpy()
         outcomes.append((first, source.normal([2, 4, 1, 2], "float32", None).numpy(), paddle.randn([8]).numpy()))
-    for plain, watched in zip(*outcomes, strict=True):
-        assert (plain == watched).all()
+    for plain_output, watched_output in zip(*outcomes, strict=True):
+        assert (plain_output == watched_output).all()

@@ -1,4 +1,4 @@
-"""Made-up weights: the same for a seed whatever the machine, the large ones in parts."""
+"""Test synthetic weights: a seed gives the same weights on every machine, and large weights are drawn in parts."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def make_weights(kind: str, seed: int = 3) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_large_parameter_is_drawn_in_parts_and_no_other_changes(kind, monkeypatch):
-    whole = make_weights(kind)
+def test_a_large_parameter_is_drawn_in_parts_and_others_are_unchanged(kind, monkeypatch):
+    full_weights = make_weights(kind)
     monkeypatch.setattr(synthetic, "LARGE", 2**13)  # the table has 63,936 elements, a matrix 6,144
-    parts, again = make_weights(kind), make_weights(kind)
-    assert parts.keys() == whole.keys()
-    for name in whole:
-        np.testing.assert_array_equal(parts[name], again[name], strict=True)
-        assert (name == TABLE) != np.array_equal(parts[name], whole[name])
+    parts, equal_weights = make_weights(kind), make_weights(kind)
+    assert parts.keys() == full_weights.keys()
+    for name in full_weights:
+        np.testing.assert_array_equal(parts[name], equal_weights[name], strict=True)
+        assert (name == TABLE) != np.array_equal(parts[name], full_weights[name])
     flat = parts[TABLE].reshape(-1)
-    assert parts[TABLE].shape == whole[TABLE].shape and (flat != 0).all()
-    drawn = [flat[start : start + 2**13] for start in range(0, flat.size, 2**13)]
-    assert len(drawn) == 8 and not np.array_equal(drawn[0], drawn[1])
-    for one in drawn:  # of one size, all of them: the median of heavy tails is known to a few per cent
-        assert np.median(abs(one)) == pytest.approx(np.median(abs(whole[TABLE])), rel=0.1)
+    assert parts[TABLE].shape == full_weights[TABLE].shape and (flat != 0).all()
+    slices = [flat[start : start + 2**13] for start in range(0, flat.size, 2**13)]
+    assert len(slices) == 8 and not np.array_equal(slices[0], slices[1])
+    for part in slices:  # all parts have the same size: the median of heavy tails is known to a few per cent
+        assert np.median(abs(part)) == pytest.approx(np.median(abs(full_weights[TABLE])), rel=0.1)
 
 
 def test_heavy_tails_are_students_t_with_three_degrees_of_freedom(monkeypatch):
-    monkeypatch.setattr(synthetic, "PIECE", 1000)  # no divisor of the size
+    monkeypatch.setattr(synthetic, "PIECE", 1000)  # not a divisor of the size
     values = make_weights("heavy-tailed")[TABLE].reshape(-1).astype(float)
     values /= np.median(abs(values)) / 0.7649  # the upper quartile of that distribution
     for beyond, share in ((0.9785, 0.4), (1.6377, 0.2), (3.1824, 0.05), (5.8409, 0.01)):
@@ -43,14 +43,14 @@ def test_heavy_tails_are_students_t_with_three_degrees_of_freedom(monkeypatch):
         assert (abs(values) > beyond).mean() == pytest.approx(share, abs=6 * deviation)
 
 
-def test_the_size_of_a_piece_changes_no_value(monkeypatch):
-    whole = make_weights("heavy-tailed")
+def test_the_size_of_a_part_changes_no_value(monkeypatch):
+    full_weights = make_weights("heavy-tailed")
     monkeypatch.setattr(synthetic, "PIECE", 777)
-    np.testing.assert_array_equal(make_weights("heavy-tailed")[MATRIX], whole[MATRIX], strict=True)
+    np.testing.assert_array_equal(make_weights("heavy-tailed")[MATRIX], full_weights[MATRIX], strict=True)
 
 
-def test_only_a_parameter_whose_values_are_all_equal_is_given_random_ones():
+def test_only_parameters_with_equal_values_are_randomized():
     weights = {"constant": np.ones(9), "ends alike": np.array([1.0, 2.0, 1.0]), "one": np.ones(1), "none": np.ones(0)}
-    randomized, count = randomize_constants(weights, 0)
+    new_weights, count = randomize_constants(weights, 0)
     assert count == 2
-    assert [name for name in weights if not np.array_equal(randomized[name], weights[name])] == ["constant", "one"]
+    assert [name for name in weights if not np.array_equal(new_weights[name], weights[name])] == ["constant", "one"]

@@ -1,4 +1,4 @@
-"""A port's file that changes what it can reach in its process, by design or by accident, and is wrong: never PARITY."""
+"""Test wrong ports that change other code in their process, by design or by accident: the verdict is never PARITY."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from toolkit.parity.gate import run_gate
 from toolkit.parity.pairs.options import pair_request
 
 PAIRS = Path(__file__).parents[1] / "pairs"
-#: Makes the port of tests/pairs/mlp wrong: of each batch the mean is taken of all tokens but the last.
-WRONG = ("x.mean(1)", "x[:, :-1].mean(1)")
-#: What a file does when it is imported, or when it builds its layer.
+#: Makes the port of tests/pairs/mlp wrong: its mean over each text excludes the last token.
+WRONG_MEAN = ("x.mean(1)", "x[:, :-1].mean(1)")
+#: Code that a port's file runs when it is imported, or when it builds its layer.
 TAMPERINGS = {
     "np.abs": "import numpy as np\nnp.abs = lambda x, *a, out=None, **k: np.multiply(x, 0, out=out)",
     "np.subtract": "import numpy as np\nnp.subtract = lambda a, b, *r, out=None, **k: np.multiply(a, 0, out=out)",
@@ -73,48 +73,52 @@ TAMPERINGS = {
         "RecordedDraws.name = lambda self, kind: f'{kind}:none'"
     ),
 }
-#: Those of the fast lane.
-FAST = ("np.abs", "difference", "hands nothing over", "leaves a result")
+#: Cases that are fast enough for each run of the tests.
+FAST_CASES = ("np.abs", "difference", "hands nothing over", "leaves a result")
 
 
 def run_tampered_gate(folder: Path, tampering: str, *edits: tuple[str, str]) -> str:
-    """How a gate of the port with these edits ends: ``parity``, or the summary or error that stops it."""
+    """Return how a gate of the port with these edits ends: `parity`, or the summary or error that stops it."""
     source = (PAIRS / "mlp" / "port.py").read_text()
-    for before, after in edits:
-        assert before in source
-        source = source.replace(before, after)
+    for original_code, changed_code in edits:
+        assert original_code in source
+        source = source.replace(original_code, changed_code)
     port = folder / "tampering_port.py"
     port.write_text(f"{source}\n\n{tampering}\n")
     request = pair_request(port=str(port), reference_model=str(PAIRS / "mlp" / "reference.py"), model_config={}, seed=0)
     try:
         report = run_gate(request, folder / "report", Console(file=io.StringIO()))
-    except (Inconclusive, ToolkitError) as problem:
-        return f"{type(problem).__name__}: {problem}"
+    except (Inconclusive, ToolkitError) as error:
+        return f"{type(error).__name__}: {error}"
     return "parity" if report.passed else report.summary()
 
 
 @pytest.mark.parametrize(
-    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in some([*TAMPERINGS]) if name not in FAST)]
+    "name",
+    [
+        *FAST_CASES,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in some([*TAMPERINGS]) if name not in FAST_CASES),
+    ],
 )
-def test_a_wrong_port_that_changes_what_it_can_reach_is_not_parity(name, tmp_path):
-    assert run_tampered_gate(tmp_path, TAMPERINGS[name], WRONG) != "parity"
+def test_a_wrong_port_that_changes_other_code_is_not_parity(name, tmp_path):
+    assert run_tampered_gate(tmp_path, TAMPERINGS[name], WRONG_MEAN) != "parity"
 
 
-def test_the_port_is_parity_where_it_is_right(tmp_path):
-    """So the trial above says something."""
+def test_the_correct_port_is_parity(tmp_path):
+    """Without this, the test above would prove nothing."""
     assert run_tampered_gate(tmp_path, "") == "parity"
 
 
-def test_a_port_that_is_wrong_only_where_no_layer_has_a_hook_drifts(tmp_path):
-    """As training runs it, no layer has one."""
+def test_a_port_that_is_wrong_only_without_hooks_drifts(tmp_path):
+    """In training, no layer has a hook."""
     body = "x = x if self.first._forward_post_hooks else x * 1.5"
-    before = "        return nn.functional.cross_entropy(self.head(x.mean(1)), labels)"
-    found = run_tampered_gate(tmp_path, "", (before, f"        {body}\n{before}"))
-    assert "with no hook on a layer, as training computes it" in found
+    original_line = "        return nn.functional.cross_entropy(self.head(x.mean(1)), labels)"
+    outcome = run_tampered_gate(tmp_path, "", (original_line, f"        {body}\n{original_line}"))
+    assert "with no hook on a layer, as training computes it" in outcome
 
 
-#: What of a family's port could be left out, in the port's process, and the verdict that then says so.
-LEFT_OUT = {
+#: Message that a family's port could skip in its process, and the verdict that then reports it.
+SKIPPED_MESSAGES = {
     "own draws": (("        generators.send_draws(job, folder, sender)", "        pass"), "randomness"),
     "new weights": (("        send_initial_values(job, sender)\n", ""), "initialisation"),
     "other backward": (("    other.run(lambda name", "    lambda: other.run(lambda name"), "recomputed"),
@@ -131,14 +135,16 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize(
-    "what", ["replays", *(pytest.param(name, marks=pytest.mark.slow) for name in some([*LEFT_OUT]))]
+    "message_kind", ["replays", *(pytest.param(name, marks=pytest.mark.slow) for name in some([*SKIPPED_MESSAGES]))]
 )
-def test_what_is_not_handed_over_of_a_port_is_a_finding(what, tmp_path):
-    """Nothing passes by being left out."""
-    edit, verdict = LEFT_OUT[what]
+def test_a_message_that_a_port_does_not_send_is_a_finding(message_kind, tmp_path):
+    """No tensor passes because its message was skipped."""
+    edit, verdict = SKIPPED_MESSAGES[message_kind]
     folder = copied_source(tmp_path, "toolkit/parity/candidate/result.py", edit)
     small = ["--layers", "1", "--length", "16", "n_embd=16", "n_head=2", "dff=24", "vocab_size=48"]
-    done = toolkit_in(folder, "parity", "--model", "ctrl", *small, "--dtype", "float64", "--output", tmp_path / "out")
-    assert done.returncode == 1, done.stdout + done.stderr
-    found = json.loads((tmp_path / "out/cpu/parity.json").read_text())["findings"]
-    assert verdict in {one["verdict"] for one in found}
+    process = toolkit_in(
+        folder, "parity", "--model", "ctrl", *small, "--dtype", "float64", "--output", tmp_path / "out"
+    )
+    assert process.returncode == 1, process.stdout + process.stderr
+    findings = json.loads((tmp_path / "out/cpu/parity.json").read_text())["findings"]
+    assert verdict in {finding["verdict"] for finding in findings}

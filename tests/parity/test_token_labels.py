@@ -1,5 +1,7 @@
-"""The gate of a head that labels tokens: its reference is the head of transformers' other models. Each fault of it, and
-of a language model that goes on token by token, is named."""
+"""Test the gate of a token classification head, whose reference is the head of transformers' other models.
+
+Each fault of this head, and of a language model that generates token by token, is named.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from toolkit.parity.mutants import catalogue, faults_of_heads, find_mutant
 from toolkit.parity.trials.mutation import faults_of, head_trials, try_mutants
 
 HEADS = ("token_classification", "causal_lm")
-#: Both heads read the same hidden states of the body, at the same draws of dropout.
-COMPARED = """
+#: Program that compares both heads on the same hidden states and the same draws of dropout.
+COMPARE_HEADS = """
 import torch
 from transformers import BertConfig, BertForTokenClassification, ReformerConfig
 from transformers.modeling_outputs import BaseModelOutput
@@ -52,30 +54,30 @@ assert ours.dropout.p == 0.3
 
 
 @pytest.mark.slow
-def test_the_reference_is_the_head_that_transformers_has_for_bert():
-    done = subprocess.run(
-        [sys.executable, "-c", COMPARED], cwd=ROOT, env=clean_environment(), capture_output=True, text=True
+def test_the_reference_equals_transformers_head_of_bert():
+    process = subprocess.run(
+        [sys.executable, "-c", COMPARE_HEADS], cwd=ROOT, env=clean_environment(), capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
-def trial(head):
+def make_trial(head):
     config = TINY_REFORMER if head == "causal_lm" else {**TINY_REFORMER, "attn_layers": ["local"]}
-    (request,) = (one for one in head_trials(reformer_request(config, dtypes=("float64",))) if one.head == head)
+    (request,) = (trial for trial in head_trials(reformer_request(config, dtypes=("float64",))) if trial.head == head)
     return request
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_the_trial_has_the_head_and_its_faults_have_names_of_their_own(head):
-    assert trial(head).head == head and faults_of(trial(head)) == faults_of_heads("reformer")[head]
-    others = {mutant.name for family in FAMILIES for mutant in catalogue(family)}
-    assert not others & {mutant.name for mutant in faults_of(trial(head))}
-    assert all(find_mutant(mutant.name) == mutant for mutant in faults_of(trial(head)))
+def test_the_trial_has_the_head_and_faults_with_unique_names(head):
+    assert make_trial(head).head == head and faults_of(make_trial(head)) == faults_of_heads("reformer")[head]
+    other_names = {mutant.name for family in FAMILIES for mutant in catalogue(family)}
+    assert not other_names & {mutant.name for mutant in faults_of(make_trial(head))}
+    assert all(find_mutant(mutant.name) == mutant for mutant in faults_of(make_trial(head)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_every_fault_of_the_head_is_caught_and_named(head):
-    found = try_mutants(trial(head), quiet())
-    assert [one.mutant for one in found] == list(faults_of_heads("reformer")[head])
-    assert [(one.mutant.name, one.culprit, one.operation) for one in found if not one.passed] == []
+    results = try_mutants(make_trial(head), quiet())
+    assert [result.mutant for result in results] == list(faults_of_heads("reformer")[head])
+    assert [(result.mutant.name, result.culprit, result.operation) for result in results if not result.passed] == []

@@ -1,4 +1,4 @@
-"""The reference's elementary functions do not depend on which thread calls them first."""
+"""Test that the reference's elementary functions give the same result in whichever thread is the first caller."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-#: Forks processes in waves. In each, the first call of a function is made by four threads at once, and its result is
-#: compared with the second call's. Prints how many differ.
+#: Forks processes in waves. In each process, four threads make the first call of a function at once, and the result is
+#: compared with the second call's. Prints the number of processes with a difference.
 WAVES = """
 import os, sys
 import torch
@@ -33,8 +33,8 @@ print(sum(status != 0 for _ in range(75) for status in [os.waitpid(one, 0)[1] fo
 @pytest.mark.slow
 @pytest.mark.parametrize(("function", "dtype"), [("sin", "float32"), ("exp", "float64")])
 def test_a_first_call_by_several_threads_is_as_accurate_as_a_second(function, dtype):
-    """Without :func:`.environment.choose_kernels` one or two of 600 processes differed in each of four tries."""
+    """Without :func:`.environment.choose_kernels`, one or two of 600 processes differed in each of four tries."""
     command = [sys.executable, "-c", WAVES, function, dtype]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "0"
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == "0"

@@ -205,7 +205,9 @@ class WeightedNetwork(Network):
 
 @pytest.mark.parametrize("size", [12, 10, 5])
 def test_accumulating_gives_the_weighted_mean_of_one_large_batch(tmp_path, size):
-    rows = sorted(make_examples(size), key=lambda row: row["labels"])  # the weights of micro-batches differ from their sizes
+    rows = sorted(
+        make_examples(size), key=lambda row: row["labels"]
+    )  # the weights of micro-batches differ from their sizes
     large_batches = make_finetuner(tmp_path / "one", WeightedNetwork(), batch_size=12)
     micro_batches = make_finetuner(tmp_path / "many", WeightedNetwork(), batch_size=4, gradient_accumulation_steps=3)
     (loss, expected_gradients), (accumulated_loss, accumulated_gradients) = (

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 from rich.table import Table
-from test_reports import made_up
+from test_reports import make_report
 
 from toolkit.parity.report.terminal import print_report
 from toolkit.terminal import progress
@@ -75,7 +75,7 @@ def test_a_name_too_long_for_its_column_is_divided_after_a_dot():
 def test_the_gates_table_divides_no_name_within_a_word(tmp_path):
     names = ("logits", "loss", LONG)
     out = io.StringIO()
-    print_report(made_up(names=names), tmp_path / "parity.html", Console(file=out, width=80))
+    print_report(make_report(names=names), tmp_path / "parity.html", Console(file=out, width=80))
     lines = out.getvalue().splitlines()
     first_line = next(index for index, line in enumerate(lines) if line.startswith("updated:"))
     assert lines[first_line].split()[0] == "updated:layers.0.self_attention."
