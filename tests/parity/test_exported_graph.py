@@ -1,4 +1,4 @@
-"""This project's own ONNX exports, judged by a recorded reference with the run's weights."""
+"""Test this project's ONNX exports, judged by a recorded reference with the run's weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("paddle2onnx")
 
-#: Changes a value of a graph, or returns None.
+#: A function that changes a value of a graph, or returns None.
 Change = Callable[[np.ndarray], np.ndarray | None]
 
 
@@ -31,12 +31,12 @@ def transpose_matrix(value: np.ndarray) -> np.ndarray | None:
 
 
 def shift_table(rows: int) -> Change:
-    """Moves the first table of so many positions by one."""
+    """Return a function that moves the first table with this number of rows by one row."""
     return lambda value: np.roll(value, 1, 0) if value.dtype == np.float32 and value.shape[:1] == (rows,) else None
 
 
-def with_value(graph: Path, change: Change) -> None:
-    """Change the first value of a graph that is of the kind."""
+def change_value(graph: Path, change: Change) -> None:
+    """Change the first value of a graph that `change` accepts."""
     model = onnx.load(graph)
     for node in model.graph.node:
         if node.op_type == "Constant" and (new := change(onnx.numpy_helper.to_array(node.attribute[0].t))) is not None:
@@ -46,11 +46,11 @@ def with_value(graph: Path, change: Change) -> None:
     raise AssertionError("it holds no such value")
 
 
-def with_epsilon(graph: Path, epsilon: float) -> None:
-    """Give the first layer norm another epsilon."""
+def change_epsilon(graph: Path, epsilon: float) -> None:
+    """Change the epsilon of the first layer norm."""
     model = onnx.load(graph)
     norm = next(node for node in model.graph.node if node.op_type == "LayerNormalization")
-    (attribute,) = (one for one in norm.attribute if one.name == "epsilon")
+    (attribute,) = (candidate for candidate in norm.attribute if candidate.name == "epsilon")
     assert attribute.f < epsilon / 5
     attribute.f = epsilon
     onnx.save(model, graph)
@@ -58,31 +58,35 @@ def with_epsilon(graph: Path, epsilon: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["reformer", "ctrl"])
-def test_an_export_is_judged_as_it_is_and_a_changed_one_is_a_drift(family, recipe_file, tmp_path, command_line):  # noqa: F811
+def test_an_export_passes_and_a_changed_export_drifts(family, recipe_file, tmp_path, command_line):  # noqa: F811
     if family == "reformer":
         run = train(recipe_file, tmp_path / "run", "model.config.attn_layers=[local, local]", "train.max_steps=2")
-        asked, rows, epsilon = ["--head", "sequence_classification", "--length", "64"], 8, 1e-5
+        options, rows, epsilon = ["--head", "sequence_classification", "--length", "64"], 8, 1e-5
     else:
-        run, asked, rows, epsilon = language_model(tmp_path), ["--length", "32"], 32, 1e-3
-    exported = export_run(run, "onnx", tmp_path / "onnx", Console(file=io.StringIO()), overwrite=False)
+        run, options, rows, epsilon = language_model(tmp_path), ["--length", "32"], 32, 1e-3
+    export_dir = export_run(run, "onnx", tmp_path / "onnx", Console(file=io.StringIO()), overwrite=False)
     bundle = tmp_path / "bundle"
-    recorded = command_line("parity", "record", "--model", family, "--weights", run / "model", *asked, "-o", bundle)
-    assert recorded[0] == 0, recorded
+    record_result = command_line(
+        "parity", "record", "--model", family, "--weights", run / "model", *options, "-o", bundle
+    )
+    assert record_result[0] == 0, record_result
 
-    def judged(change: Callable[[Path], None] | None) -> str:
-        graph = Path(shutil.copytree(exported, tmp_path / "changed", dirs_exist_ok=True)) / "model.onnx"
+    def judge_changed(change: Callable[[Path], None] | None) -> str:
+        graph = Path(shutil.copytree(export_dir, tmp_path / "changed", dirs_exist_ok=True)) / "model.onnx"
         if change is not None:
             change(graph)
-        said = Console(file=io.StringIO(), width=200)
-        judge_outputs(open_recording(bundle), graph, tmp_path / "report", said, None, None)
-        return said.file.getvalue()
+        judged_output = Console(file=io.StringIO(), width=200)
+        judge_outputs(open_recording(bundle), graph, tmp_path / "report", judged_output, None, None)
+        return judged_output.file.getvalue()
 
-    right = judged(None)
-    assert right.startswith("PARITY 1 tensors of the port agree with the reference (float32)"), right
+    correct_output = judge_changed(None)
+    assert correct_output.startswith("PARITY 1 tensors of the port agree with the reference (float32)"), correct_output
     for change in (
-        lambda graph: with_epsilon(graph, epsilon),
-        lambda graph: with_value(graph, transpose_matrix),
-        lambda graph: with_value(graph, shift_table(rows)),
+        lambda graph: change_epsilon(graph, epsilon),
+        lambda graph: change_value(graph, transpose_matrix),
+        lambda graph: change_value(graph, shift_table(rows)),
     ):
-        said = judged(change)
-        assert said.startswith("DRIFT logits") and "in evaluation mode (evaluation/logits)" in said, said
+        judged_output = judge_changed(change)
+        assert judged_output.startswith("DRIFT logits") and "in evaluation mode (evaluation/logits)" in judged_output, (
+            judged_output
+        )

@@ -1,4 +1,4 @@
-"""A port in any framework is judged by the tensors that it gives: saved ones, a JAX file's, an ONNX graph's."""
+"""Test ports in any framework that are judged by their tensors: saved tensors, a JAX file's, an ONNX graph's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build(config):
 def batch(config, rng):
     return {"ids": rng.integers(0, 20, (4, 6)), "labels": rng.integers(0, 5, (4, 6))}
 """
-#: The same, with NumPy or JAX in its place as ``np``.
+#: The same model in a framework whose arrays are `np`: NumPy or JAX.
 PORT = """
 def forward(weights, batch, draws):
     x = weights["table.weight"][batch["ids"]]
@@ -67,7 +67,7 @@ def forward(weights, batch, draws):
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
-    """A reference recorded for any framework."""
+    """Return a bundle of a reference that was recorded for ports in any framework."""
     return record_reference(tmp_path_factory.mktemp("recorded"), REFERENCE)
 
 
@@ -76,41 +76,43 @@ def record_reference(folder: Path, code: str) -> Path:
 
     (folder / "reference.py").write_text(code)
     request = ("parity", "record", "--any-framework", "--reference-model", str(folder / "reference.py"))
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_error:
         cli.main([*request, "-o", str(folder / "bundle")])
-    assert left.value.code == 0
+    assert exit_error.value.code == 0
     return folder / "bundle"
 
 
-def save(bundle: Path, folder: Path, code: str = PORT, ending: str = ".npz", dtypes=("float64", "float32")) -> Path:
-    """Run the port in NumPy and save what it gives."""
+def save_port_outputs(
+    bundle: Path, folder: Path, code: str = PORT, ending: str = ".npz", dtypes=("float64", "float32")
+) -> Path:
+    """Run the port in NumPy and save its tensors."""
     folder.mkdir(exist_ok=True)
     names = {"np": np}
     exec(code, names)
     for dtype in dtypes:
         weights = {name: value.astype(dtype) for name, value in load_file(bundle / "weights.safetensors").items()}
         draws = load_file(bundle / "reference" / "draws-training.safetensors")
-        found = names["forward"](weights, load_file(bundle / "batch.safetensors"), draws)
-        found = {name: np.asarray(value, order="C") for name, value in found.items()}
+        tensors = names["forward"](weights, load_file(bundle / "batch.safetensors"), draws)
+        tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
         if ending == ".npz":
-            np.savez(folder / f"{dtype}.npz", **found)
+            np.savez(folder / f"{dtype}.npz", **tensors)
         else:
-            save_file(found, folder / f"{dtype}.safetensors")
+            save_file(tensors, folder / f"{dtype}.safetensors")
     return folder
 
 
 def judge_port(bundle: Path, port: Path, folder: Path, command_line=None) -> tuple[object, str]:
-    said = io.StringIO()
-    report = judge_outputs(open_recording(bundle), port, folder / "report", Console(file=said, width=300), None, None)
-    return report, said.getvalue()
+    output = io.StringIO()
+    report = judge_outputs(open_recording(bundle), port, folder / "report", Console(file=output, width=300), None, None)
+    return report, output.getvalue()
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors"])
-def test_saved_tensors_of_a_right_port_pass_and_what_was_left_out_is_said(bundle, tmp_path, ending):
-    report, said = judge_port(bundle, save(bundle, tmp_path / "given", ending=ending), tmp_path)
-    assert said.startswith("PARITY 8 tensors of the port agree with the reference (float64, float32)")
-    assert "saved tensors against torch" in said and "7 of gradient" in said
-    assert "the port makes its own choices (signs under ReLU" in said
+def test_saved_tensors_of_a_correct_port_pass_and_missing_tensors_are_reported(bundle, tmp_path, ending):
+    report, output = judge_port(bundle, save_port_outputs(bundle, tmp_path / "given", ending=ending), tmp_path)
+    assert output.startswith("PARITY 8 tensors of the port agree with the reference (float64, float32)")
+    assert "saved tensors against torch" in output and "7 of gradient" in output
+    assert "the port makes its own choices (signs under ReLU" in output
     content = json.loads((tmp_path / "report" / "parity.json").read_text())
     assert {tensor["name"] for tensor in content["tensors"]} == {"output:norm", "output:square", "logits", "loss"}
     assert (
@@ -119,7 +121,7 @@ def test_saved_tensors_of_a_right_port_pass_and_what_was_left_out_is_said(bundle
 
 
 @pytest.mark.parametrize(
-    "right, wrong, first",
+    "original_code, faulty_code, first_name",
     [
         ("1e-5", "1.001e-5", "output:norm"),
         ('weights["square.weight"].T', 'weights["square.weight"]', "output:square"),
@@ -127,25 +129,27 @@ def test_saved_tensors_of_a_right_port_pass_and_what_was_left_out_is_said(bundle
         ("- chosen).mean()", "- chosen)[:, 1:].mean()", "loss"),
     ],
 )
-def test_the_first_wrong_tensor_of_a_wrong_port_is_named(bundle, tmp_path, right, wrong, first):
-    assert PORT.count(right) == 1
-    report, said = judge_port(bundle, save(bundle, tmp_path / "given", PORT.replace(right, wrong)), tmp_path)
-    assert said.startswith(f"DRIFT {first}\n") and report.exit_status == 1
+def test_the_first_wrong_tensor_of_a_faulty_port_is_named(bundle, tmp_path, original_code, faulty_code, first_name):
+    assert PORT.count(original_code) == 1
+    report, output = judge_port(
+        bundle, save_port_outputs(bundle, tmp_path / "given", PORT.replace(original_code, faulty_code)), tmp_path
+    )
+    assert output.startswith(f"DRIFT {first_name}\n") and report.exit_status == 1
 
 
-def test_float32_alone_is_judged_and_said_to_see_less(bundle, tmp_path):
-    report, said = judge_port(bundle, save(bundle, tmp_path / "given", dtypes=["float32"]), tmp_path)
-    assert report.passed and "a fault smaller than the reference's own rounding is not seen" in said
+def test_float32_alone_is_judged_with_a_note_on_small_faults(bundle, tmp_path):
+    report, output = judge_port(bundle, save_port_outputs(bundle, tmp_path / "given", dtypes=["float32"]), tmp_path)
+    assert report.passed and "a fault smaller than the reference's own rounding is not seen" in output
 
 
 def test_another_shape_is_a_finding(bundle, tmp_path):
     code = PORT.replace("- chosen).mean()", "- chosen).mean()[None]")
-    report, said = judge_port(bundle, save(bundle, tmp_path / "given", code), tmp_path)
-    assert not report.passed and "shape [1], the reference's is []" in said
+    report, output = judge_port(bundle, save_port_outputs(bundle, tmp_path / "given", code), tmp_path)
+    assert not report.passed and "shape [1], the reference's is []" in output
 
 
 @pytest.mark.parametrize(
-    "spoil, said",
+    "spoil, message",
     [
         (lambda given: shutil.rmtree(given) or given.mkdir(), "holds no tensors of a port; save them as float64.safet"),
         (lambda given: (given / "float64.npz").write_bytes(b"PK"), "float64.npz: cannot be read: "),
@@ -162,24 +166,26 @@ def test_another_shape_is_a_finding(bundle, tmp_path):
         (lambda given: save_file({"a": np.zeros(2)}, given / "float64.safetensors"), "remove one of them"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(bundle, tmp_path, command_line, spoil, said):
-    spoil(save(bundle, tmp_path / "given"))
+def test_invalid_tensors_are_reported_in_one_line(bundle, tmp_path, command_line, spoil, message):
+    spoil(save_port_outputs(bundle, tmp_path / "given"))
     status, _, err = command_line("parity", "judge", bundle, tmp_path / "given", "--output", tmp_path / "report")
-    assert status == 2 and err.startswith(f"error: {tmp_path / 'given'}") and said in err and err.count("\n") == 1
+    assert status == 2 and err.startswith(f"error: {tmp_path / 'given'}") and message in err and err.count("\n") == 1
 
 
-def array_of_numpy(text: str, values: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
-    """Return a file of `numpy.save` with a header of one's own."""
+def make_npy_file(text: str, values: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+    """Return a file of `numpy.save` with an arbitrary header."""
     header = text.encode().ljust(117) + b"\n"
     size = len(header).to_bytes(2 if version == b"\x01\x00" else 4, "little")
     return b"\x93NUMPY" + version + size + header + values
 
 
-def array_of_shape(shape: str, values: bytes = b"", dtype: str = "<f8", is_fortran: bool = False) -> bytes:
-    return array_of_numpy(f"{{'descr': '{dtype}', 'fortran_order': {is_fortran}, 'shape': {shape}}}", values)
+def make_npy_file_of_shape(shape: str, values: bytes = b"", dtype: str = "<f8", is_fortran: bool = False) -> bytes:
+    return make_npy_file(f"{{'descr': '{dtype}', 'fortran_order': {is_fortran}, 'shape': {shape}}}", values)
 
 
-def archive_of(content: bytes, name: str = "loss.npy", compression: int = zipfile.ZIP_STORED) -> Callable[[Path], None]:
+def make_archive_writer(
+    content: bytes, name: str = "loss.npy", compression: int = zipfile.ZIP_STORED
+) -> Callable[[Path], None]:
     """Return a function that writes an archive with one member."""
 
     def write(path: Path) -> None:
@@ -189,8 +195,8 @@ def archive_of(content: bytes, name: str = "loss.npy", compression: int = zipfil
     return write
 
 
-def safetensors_of(header: str, size: int | None = None) -> Callable[[Path], None]:
-    """Return a function that writes a safetensors file with a header of one's own, and 8 bytes of values."""
+def make_safetensors_writer(header: str, size: int | None = None) -> Callable[[Path], None]:
+    """Return a function that writes a safetensors file with an arbitrary header and 8 bytes of values."""
 
     def write(path: Path) -> None:
         text = header.encode()
@@ -199,35 +205,67 @@ def safetensors_of(header: str, size: int | None = None) -> Callable[[Path], Non
     return write
 
 
-def loss_of(shape: str, offsets: str) -> Callable[[Path], None]:
-    return safetensors_of(f'{{"loss": {{"dtype": "F64", "shape": {shape}, "data_offsets": {offsets}}}}}')
+def make_loss_writer(shape: str, offsets: str) -> Callable[[Path], None]:
+    return make_safetensors_writer(f'{{"loss": {{"dtype": "F64", "shape": {shape}, "data_offsets": {offsets}}}}}')
 
 
 NPZ, SAFETENSORS = "float64.npz", "float64.safetensors"
 HOSTILE = {
-    "terabytes": (NPZ, archive_of(array_of_shape("(10000000000000,)", bytes(8))), "loss has 136 bytes, and its shape"),
-    "negative": (NPZ, archive_of(array_of_shape("(-1,)", bytes(8))), "loss has the shape (-1,)"),
-    "bool": (NPZ, archive_of(array_of_shape("(True,)", bytes(8))), "loss has the shape (True,)"),
-    "no shape": (NPZ, archive_of(array_of_shape("None", bytes(8))), "shape is not valid: None"),
-    "cut header": (NPZ, archive_of(array_of_numpy("{'descr': '<f8', ")), "cannot be read: "),
-    "cut values": (NPZ, archive_of(array_of_shape("()", bytes(7))), "loss has 135 bytes, and its shape ()"),
-    "objects": (NPZ, archive_of(array_of_shape("()", b"cos\nsystem\n", "|O")), "holds Python objects, which are not"),
-    "long header": (NPZ, archive_of(array_of_numpy("", version=b"\x02\x00")), "is of version (2, 0) of NumPy's format"),
-    "no array": (NPZ, archive_of(b"hello"), "cannot be read: "),
-    "no member": (NPZ, archive_of(b"hello", "loss"), "it holds loss, which is no array of numpy.savez"),
-    "outside": (NPZ, archive_of(array_of_shape("()", bytes(8)), "../loss.npy"), "the reference has no ../loss"),
-    "compression": (NPZ, archive_of(array_of_shape("()", bytes(8)), compression=zipfile.ZIP_LZMA), "or compressed as"),
-    "one array": (NPZ, lambda path: path.write_bytes(array_of_shape("()", bytes(8))), "it is one array of numpy.save"),
+    "terabytes": (
+        NPZ,
+        make_archive_writer(make_npy_file_of_shape("(10000000000000,)", bytes(8))),
+        "loss has 136 bytes, and its shape",
+    ),
+    "negative": (NPZ, make_archive_writer(make_npy_file_of_shape("(-1,)", bytes(8))), "loss has the shape (-1,)"),
+    "bool": (NPZ, make_archive_writer(make_npy_file_of_shape("(True,)", bytes(8))), "loss has the shape (True,)"),
+    "no shape": (NPZ, make_archive_writer(make_npy_file_of_shape("None", bytes(8))), "shape is not valid: None"),
+    "cut header": (NPZ, make_archive_writer(make_npy_file("{'descr': '<f8', ")), "cannot be read: "),
+    "cut values": (
+        NPZ,
+        make_archive_writer(make_npy_file_of_shape("()", bytes(7))),
+        "loss has 135 bytes, and its shape ()",
+    ),
+    "objects": (
+        NPZ,
+        make_archive_writer(make_npy_file_of_shape("()", b"cos\nsystem\n", "|O")),
+        "holds Python objects, which are not",
+    ),
+    "long header": (
+        NPZ,
+        make_archive_writer(make_npy_file("", version=b"\x02\x00")),
+        "is of version (2, 0) of NumPy's format",
+    ),
+    "no array": (NPZ, make_archive_writer(b"hello"), "cannot be read: "),
+    "no member": (NPZ, make_archive_writer(b"hello", "loss"), "it holds loss, which is no array of numpy.savez"),
+    "outside": (
+        NPZ,
+        make_archive_writer(make_npy_file_of_shape("()", bytes(8)), "../loss.npy"),
+        "the reference has no ../loss",
+    ),
+    "compression": (
+        NPZ,
+        make_archive_writer(make_npy_file_of_shape("()", bytes(8)), compression=zipfile.ZIP_LZMA),
+        "or compressed as",
+    ),
+    "one array": (
+        NPZ,
+        lambda path: path.write_bytes(make_npy_file_of_shape("()", bytes(8))),
+        "it is one array of numpy.save",
+    ),
     "folder": (NPZ, Path.mkdir, "is a folder, not a file"),
     "pipe": (NPZ, os.mkfifo, "is no plain file"),
     "device": (NPZ, lambda path: path.symlink_to("/dev/zero"), "is no plain file"),
-    "offsets": (SAFETENSORS, loss_of("[]", "[0, 1000000000000]"), "cannot be read: "),
-    "shape": (SAFETENSORS, loss_of("[4611686018427387904, 8]", "[0, 8]"), "cannot be read: "),
-    "size of header": (SAFETENSORS, safetensors_of("{}", 2**63), "cannot be read: "),
-    "dimensions": (NPZ, archive_of(array_of_shape(f"({'1,' * 33})", bytes(8))), "loss has 33 dimensions; 32 are the"),
+    "offsets": (SAFETENSORS, make_loss_writer("[]", "[0, 1000000000000]"), "cannot be read: "),
+    "shape": (SAFETENSORS, make_loss_writer("[4611686018427387904, 8]", "[0, 8]"), "cannot be read: "),
+    "size of header": (SAFETENSORS, make_safetensors_writer("{}", 2**63), "cannot be read: "),
+    "dimensions": (
+        NPZ,
+        make_archive_writer(make_npy_file_of_shape(f"({'1,' * 33})", bytes(8))),
+        "loss has 33 dimensions; 32 are the",
+    ),
     "header of Python 2": (
         NPZ,
-        archive_of(array_of_shape("(2L,)", bytes(8))),
+        make_archive_writer(make_npy_file_of_shape("(2L,)", bytes(8))),
         "loss has 136 bytes, and its shape (2,)",
     ),
     "safetensors pipe": (SAFETENSORS, os.mkfifo, "is no plain file"),
@@ -236,62 +274,70 @@ HOSTILE = {
 
 @pytest.mark.filterwarnings("error:Reading")
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_folder_is_one_line(name, bundle, tmp_path, command_line):
-    file, write, said = HOSTILE[name]
+def test_a_hostile_folder_is_reported_in_one_line(name, bundle, tmp_path, command_line):
+    file, write, message = HOSTILE[name]
     write(tmp_path / file)
     status, _, err = command_line("parity", "judge", bundle, tmp_path, "--output", tmp_path / "report")
-    assert status == 2 and err.startswith(f"error: {tmp_path / file}: ") and said in err and err.count("\n") == 1, err
+    assert status == 2 and err.startswith(f"error: {tmp_path / file}: ") and message in err and err.count("\n") == 1, (
+        err
+    )
 
 
-def test_the_values_of_another_shape_are_not_read(bundle, tmp_path, monkeypatch):
-    """A small archive can hold gigabytes."""
-    archive_of(array_of_shape("(4194304,)", bytes(2**25)), compression=zipfile.ZIP_DEFLATED)(tmp_path / NPZ)
+def test_values_of_a_wrong_shape_are_not_read(bundle, tmp_path, monkeypatch):
+    """A small archive can expand to gigabytes."""
+    make_archive_writer(make_npy_file_of_shape("(4194304,)", bytes(2**25)), compression=zipfile.ZIP_DEFLATED)(
+        tmp_path / NPZ
+    )
     read = []
     original = zipfile.ZipExtFile.read
     monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda self, count=-1: read.append(count) or original(self, count))
-    _, said = judge_port(bundle, tmp_path, tmp_path)
-    assert said.startswith("DRIFT loss") and "shape [4194304], the reference's is []" in said
+    _, output = judge_port(bundle, tmp_path, tmp_path)
+    assert output.startswith("DRIFT loss") and "shape [4194304], the reference's is []" in output
     assert 0 < max(read) < 2**16 and min(read) >= 0
 
 
 @pytest.mark.parametrize("is_fortran", [False, True])
-def test_an_array_in_either_order_is_read_as_it_is(is_fortran, bundle, tmp_path):
+def test_arrays_in_both_memory_orders_are_read_correctly(is_fortran, bundle, tmp_path):
     value = load_file(bundle / "reference" / "float64.safetensors")["output:norm"]
     values = value.tobytes(order="F" if is_fortran else "C")
-    archive_of(array_of_shape(str(value.shape), values, is_fortran=is_fortran), "output:norm.npy")(tmp_path / NPZ)
+    make_archive_writer(make_npy_file_of_shape(str(value.shape), values, is_fortran=is_fortran), "output:norm.npy")(
+        tmp_path / NPZ
+    )
     assert judge_port(bundle, tmp_path, tmp_path)[0].passed
-    archive_of(array_of_shape(str(value.shape), values, is_fortran=not is_fortran), "output:norm.npy")(tmp_path / NPZ)
+    make_archive_writer(make_npy_file_of_shape(str(value.shape), values, is_fortran=not is_fortran), "output:norm.npy")(
+        tmp_path / NPZ
+    )
     assert not judge_port(bundle, tmp_path, tmp_path)[0].passed
 
 
-def test_a_bundle_for_paddle_and_what_is_no_port_are_one_line(bundle, tmp_path, command_line):
+def test_a_bundle_for_paddle_and_an_invalid_port_are_reported_in_one_line(bundle, tmp_path, command_line):
     recording = open_recording(bundle)
     pair = replace(recording.request.pair, any_framework=False)
     for_paddle = replace(recording, request=replace(recording.request, pair=pair))
     with pytest.raises(UserError, match="is recorded for a port in Paddle; record it again with --any-framework"):
         judge_outputs(for_paddle, tmp_path, tmp_path / "report", Console(file=io.StringIO()), None, None)
     (tmp_path / "port.txt").write_text("x")
-    for name, said in (("port.txt", "is no folder of tensors, no .py file"), ("none", "is not there")):
+    for name, message in (("port.txt", "is no folder of tensors, no .py file"), ("none", "is not there")):
         status, _, err = command_line("parity", "judge", bundle, tmp_path / name)
-        assert status == 2 and said in err
+        assert status == 2 and message in err
     (tmp_path / "port.py").write_text("def build(config): ...")
     status, _, err = command_line("parity", "replay", bundle, "--port", tmp_path / "port.py")
     assert status == 2 and "is recorded --any-framework" in err
 
 
 @pytest.mark.slow
-def test_a_port_in_jax_gives_its_gradients_and_is_judged_by_them(bundle, tmp_path):
+def test_a_jax_port_is_judged_with_its_gradients(bundle, tmp_path):
     pytest.importorskip("jax")
     (tmp_path / "port.py").write_text(f"import jax.numpy as np\n{PORT}")
-    report, said = judge_port(bundle, tmp_path / "port.py", tmp_path)
-    assert said.startswith("PARITY 22 tensors of the port agree") and "jax 0." in said and report.passed
+    report, output = judge_port(bundle, tmp_path / "port.py", tmp_path)
+    assert output.startswith("PARITY 22 tensors of the port agree") and "jax 0." in output and report.passed
     (tmp_path / "port.py").write_text("import jax.numpy as np\n" + PORT.replace("x = np.max", "x = 1.00001 * np.max"))
-    report, said = judge_port(bundle, tmp_path / "port.py", tmp_path)
-    assert said.startswith("DRIFT output:square") and "gradient:norm.weight" in said
+    report, output = judge_port(bundle, tmp_path / "port.py", tmp_path)
+    assert output.startswith("DRIFT output:square") and "gradient:norm.weight" in output
 
 
 @pytest.mark.parametrize(
-    "code, said",
+    "code, message",
     [
         ("x = 1", "has no forward(weights, batch, draws)"),
         ("def forward(weights, batch, draws):\n    return weights['x']", "line 2: KeyError: 'x'"),
@@ -342,11 +388,11 @@ def test_a_port_in_jax_gives_its_gradients_and_is_judged_by_them(bundle, tmp_pat
         ),
     ],
 )
-def test_an_error_of_a_port_in_jax_is_one_line_with_its_place(bundle, tmp_path, command_line, code, said):
+def test_an_error_of_a_jax_port_is_one_line_with_its_place(bundle, tmp_path, command_line, code, message):
     pytest.importorskip("jax")
     (tmp_path / "port.py").write_text(code)
     status, _, err = command_line("parity", "judge", bundle, tmp_path / "port.py", "--output", tmp_path / "report")
-    assert status == 2 and err == f"error: {tmp_path / 'port.py'}: {said}\n"
+    assert status == 2 and err == f"error: {tmp_path / 'port.py'}: {message}\n"
 
 
 NOT_THERE = """
@@ -360,31 +406,35 @@ def forward(weights, batch, draws):
 """
 
 
-def test_a_port_in_jax_is_given_weights_batch_and_draws_and_not_the_truth(bundle, tmp_path):
+def test_a_jax_port_receives_weights_batch_and_draws_but_no_results(bundle, tmp_path):
     pytest.importorskip("jax")
     (tmp_path / "port.py").write_text(NOT_THERE)
     with pytest.raises(UserError, match=r"ValueError: batch\.safetensors draws\.safetensors names\.json weights\."):
         judge_port(bundle, tmp_path / "port.py", tmp_path)
     recording = open_recording(bundle)
     write_inputs(recording, tmp_path / "inputs")
-    handed, recorded = (
+    port_inputs, reference_draws = (
         load_file(path)
         for path in (tmp_path / "inputs" / "draws.safetensors", bundle / "reference" / "draws-training.safetensors")
     )
-    assert {name.partition(":")[0] for name in handed} == {"dropout", "relu"}
-    assert {name.partition(":")[0] for name in recorded} == {"dropout", "relu", "input"}  # what a ReLU is given in R64
+    assert {name.partition(":")[0] for name in port_inputs} == {"dropout", "relu"}
+    assert {name.partition(":")[0] for name in reference_draws} == {
+        "dropout",
+        "relu",
+        "input",
+    }  # the inputs of ReLUs in R64
 
 
-def test_a_bundle_that_changes_while_a_port_runs_is_refused(bundle, tmp_path):
-    copied = Path(shutil.copytree(bundle, tmp_path / "copied"))
-    recording = open_recording(copied)
+def test_a_bundle_that_changes_while_a_port_runs_is_rejected(bundle, tmp_path):
+    bundle_copy = Path(shutil.copytree(bundle, tmp_path / "copied"))
+    recording = open_recording(bundle_copy)
     check_unchanged(recording)
-    truth = copied / "reference" / "float64.safetensors"
+    truth = bundle_copy / "reference" / "float64.safetensors"
     truth.write_bytes(truth.read_bytes()[:-1] + b"\0")
     with pytest.raises(UserError, match=r"float64\.safetensors was changed"):
         check_unchanged(recording)
-    vouched = json.loads((copied / "bundle.json").read_text())
-    (copied / "bundle.json").write_text(json.dumps(vouched))
+    manifest = json.loads((bundle_copy / "bundle.json").read_text())
+    (bundle_copy / "bundle.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"bundle\.json was changed while the port ran"):
         check_unchanged(recording)
 
@@ -400,21 +450,23 @@ def forward(weights, batch, draws):
 """
 
 
-def test_a_child_of_a_port_that_stays_alive_is_ended(bundle, tmp_path):
+def test_remaining_child_processes_of_a_port_are_ended(bundle, tmp_path):
     pytest.importorskip("jax")
     (tmp_path / "port.py").write_text(STAYING)
     assert judge_port(bundle, tmp_path / "port.py", tmp_path)[1].startswith("DRIFT output:norm")
-    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path / "port.py") in command_of(path)]
-    assert not left
+    child_processes = [
+        path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path / "port.py") in read_command(path)
+    ]
+    assert not child_processes
 
 
-def command_of(path: Path) -> str:
-    with contextlib.suppress(OSError):  # it has ended meanwhile
+def read_command(path: Path) -> str:
+    with contextlib.suppress(OSError):  # the process has ended meanwhile
         return path.read_text()
     return ""
 
 
-FROZEN = """
+FROZEN_LAYER_REFERENCE = """
 from torch import nn
 
 
@@ -454,19 +506,19 @@ def forward(weights, batch, draws):
 @pytest.mark.slow
 def test_a_frozen_layer_and_the_logits_of_a_file_with_its_own_loss_are_compared(tmp_path):
     pytest.importorskip("jax")
-    bundle = record_reference(tmp_path, FROZEN)
+    bundle = record_reference(tmp_path, FROZEN_LAYER_REFERENCE)
     (tmp_path / "port.py").write_text(PORT_OF_FROZEN)
-    report, said = judge_port(bundle, tmp_path / "port.py", tmp_path)
+    report, output = judge_port(bundle, tmp_path / "port.py", tmp_path)
     assert (
-        said.startswith("PARITY 10 tensors of the port agree") and report.passed
+        output.startswith("PARITY 10 tensors of the port agree") and report.passed
     )  # logits, loss, output, two gradients
     (tmp_path / "port.py").write_text(PORT_OF_FROZEN.replace("-chosen.mean()", "-chosen.sum()"))
-    report, said = judge_port(bundle, tmp_path / "port.py", tmp_path)
-    assert said.startswith("DRIFT loss")
+    report, output = judge_port(bundle, tmp_path / "port.py", tmp_path)
+    assert output.startswith("DRIFT loss")
 
 
-def onnx_graph(path: Path, epsilon: float, output: str = "logits") -> None:
-    """The port in evaluation mode, as a graph whose weights are inputs."""
+def write_onnx_graph(path: Path, epsilon: float, output: str = "logits") -> None:
+    """Write the port in evaluation mode as a graph whose weights are inputs."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -490,15 +542,15 @@ def onnx_graph(path: Path, epsilon: float, output: str = "logits") -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
 
 
-def test_an_onnx_graph_is_judged_by_the_reference_in_evaluation(bundle, tmp_path):
+def test_an_onnx_graph_is_judged_against_the_reference_in_evaluation_mode(bundle, tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    onnx_graph(tmp_path / "port.onnx", 1e-5)
-    report, said = judge_port(bundle, tmp_path / "port.onnx", tmp_path)
-    assert said.startswith("PARITY 1 tensors of the port agree") and "onnxruntime 1." in said and report.passed
-    onnx_graph(tmp_path / "port.onnx", 2e-5, "fetch_name_0")
+    write_onnx_graph(tmp_path / "port.onnx", 1e-5)
+    report, output = judge_port(bundle, tmp_path / "port.onnx", tmp_path)
+    assert output.startswith("PARITY 1 tensors of the port agree") and "onnxruntime 1." in output and report.passed
+    write_onnx_graph(tmp_path / "port.onnx", 2e-5, "fetch_name_0")
     with pytest.raises(UserError, match=r"port\.onnx: the reference has no fetch_name_0; it has .*logits, loss"):
         judge_port(bundle, tmp_path / "port.onnx", tmp_path)
     (tmp_path / "export.json").write_text('{"outputs": {"fetch_name_0": "logits"}}')
-    report, said = judge_port(bundle, tmp_path / "port.onnx", tmp_path)
-    assert said.startswith("DRIFT logits\n") and "in evaluation mode (evaluation/logits)" in said
+    report, output = judge_port(bundle, tmp_path / "port.onnx", tmp_path)
+    assert output.startswith("DRIFT logits\n") and "in evaluation mode (evaluation/logits)" in output

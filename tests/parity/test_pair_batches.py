@@ -1,4 +1,4 @@
-"""Pairs with several batches a step, several losses, and ports that only infer."""
+"""Test pairs with several batches per step, several losses, and ports that only infer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from toolkit.parity.job.pair import batches_in
 PAIR = Path(__file__).parents[1] / "pairs" / "batches"
 
 
-def run_pair_gate(command_line, tmp_path, *words: object, without_loss: bool = False) -> tuple[int, set[str], str]:
-    """Run a gate; return its status, the names of what was compared, and what it printed."""
+def run_pair_gate(command_line, tmp_path, *options: object, without_loss: bool = False) -> tuple[int, set[str], str]:
+    """Run a gate; return its status, the names of the compared tensors, and its output."""
     files = {}
     for side in ("port", "reference"):
         text = (PAIR / f"{side}.py").read_text()
         files[side] = tmp_path / f"{side}.py"
         files[side].write_text(text.partition("\n\n\ndef loss(")[0] + "\n" if without_loss else text)
     sides = ("--port", files["port"], "--reference-model", files["reference"])
-    status, out, err = command_line("parity", *sides, *words, "--output", tmp_path / "out")
+    status, out, err = command_line("parity", *sides, *options, "--output", tmp_path / "out")
     report = tmp_path / "out" / "cpu" / "parity.json"
-    names = {one["name"] for one in json.loads(report.read_text())["tensors"]} if report.exists() else set()
+    names = {tensor["name"] for tensor in json.loads(report.read_text())["tensors"]} if report.exists() else set()
     return status, names, out or err
 
 
@@ -35,22 +35,22 @@ def test_every_batch_and_every_loss_is_compared(command_line, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"),
+    ("wrong", "headline"),
     [
-        ("doubled", "DRIFT norm (LayerNorm, PORT:10)"),  # and not the model's own parameter, which is used before it
+        ("doubled", "DRIFT norm (LayerNorm, PORT:10)"),  # not the model's own parameter, which is used before it
         ("second", "DRIFT leaky_relu (PORT:18), on the way to output of last#1"),
         ("size", "DRIFT abs (PORT:28), on the way to losses of size of batch 1"),
     ],
 )
-def test_what_is_wrong_in_one_batch_or_loss_is_named(wrong, named, command_line, tmp_path):
+def test_a_fault_in_one_batch_or_loss_is_named(wrong, headline, command_line, tmp_path):
     status, _, out = run_pair_gate(command_line, tmp_path, f"wrong={wrong}")
-    assert status == 1 and out.startswith(named.replace("PORT", str(tmp_path / "port.py"))), out
+    assert status == 1 and out.startswith(headline.replace("PORT", str(tmp_path / "port.py"))), out
 
 
 @pytest.mark.parametrize("wrong", ["", "forward"])
 def test_a_port_that_only_infers_needs_no_loss_and_no_training(wrong, command_line, tmp_path):
-    words = ("--forward-only", "labels=false", f"wrong={wrong}")
-    status, names, out = run_pair_gate(command_line, tmp_path, *words, without_loss=True)
+    options = ("--forward-only", "labels=false", f"wrong={wrong}")
+    status, names, out = run_pair_gate(command_line, tmp_path, *options, without_loss=True)
     assert status == bool(wrong), out
     outputs_of = {f"output:{module}{call}" for module in ("first", "norm", "last") for call in ("", "#1")}
     assert names == outputs_of | {"logits:batch 1", "logits:batch 2"}
@@ -59,32 +59,32 @@ def test_a_port_that_only_infers_needs_no_loss_and_no_training(wrong, command_li
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_what_an_inferring_port_computes_after_its_last_layer_is_compared(batches, command_line, tmp_path):
-    words = ("--forward-only", "labels=false", f"batches={batches}", "wrong=after")
-    status, _, out = run_pair_gate(command_line, tmp_path, *words, without_loss=True)
+def test_the_outputs_of_an_inference_port_are_compared(batches, command_line, tmp_path):
+    options = ("--forward-only", "labels=false", f"batches={batches}", "wrong=after")
+    status, _, out = run_pair_gate(command_line, tmp_path, *options, without_loss=True)
     assert status == 1 and out.startswith(f"DRIFT softmax ({tmp_path / 'port.py'}:19), on the way to logits"), out
 
 
-def test_of_one_batch_without_a_loss_the_scores_are_compared(command_line, tmp_path):
-    words = ("--forward-only", "labels=false", "batches=1")
-    status, names, out = run_pair_gate(command_line, tmp_path, *words, without_loss=True)
+def test_the_scores_of_one_batch_without_a_loss_are_compared(command_line, tmp_path):
+    options = ("--forward-only", "labels=false", "batches=1")
+    status, names, out = run_pair_gate(command_line, tmp_path, *options, without_loss=True)
     assert status == 0 and "logits" in names and "loss" not in names, out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("options", "message"),
     [
         (("labels=false",), "there are no logits and labels to make one of; define loss(model, batch), or compare the"),
         (("batches=0",), "batch() gave no batch; it is to give one, and at most 16"),
         (("batches=17",), "batch() gave more than 16 batches"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(words, said, command_line, tmp_path):
-    status, _, out = run_pair_gate(command_line, tmp_path, *words, without_loss=True)
-    assert status == 2 and said in out
+def test_impossible_comparisons_are_rejected(options, message, command_line, tmp_path):
+    status, _, out = run_pair_gate(command_line, tmp_path, *options, without_loss=True)
+    assert status == 2 and message in out
 
 
-def test_an_inferring_port_is_one_of_the_users(command_line):
+def test_only_a_users_port_can_be_an_inference_port(command_line):
     status, _, err = command_line("parity", "--model", "ctrl", "--forward-only")
     assert status == 2 and "--forward-only: is for a --port and a --reference-model of yours" in err
 
@@ -98,29 +98,29 @@ class Scalar(float):
     ndim = 0
 
 
-def test_several_scalars_are_losses_and_one_is_the_loss():
-    def is_tensor(one):
-        return isinstance(one, Scalar)
+def test_several_scalars_are_losses_and_a_single_scalar_is_the_loss():
+    def is_tensor(value):
+        return isinstance(value, Scalar)
 
     two = {"a": Scalar(1), "b": Scalar(2)}
     assert outputs.loss_and_logits(two, is_tensor) == (two | {}, None)
     assert outputs.loss_and_logits((Scalar(1), Scalar(2)), is_tensor)[0] == {"1": 1, "2": 2}
     assert outputs.loss_and_logits({"loss": Scalar(3), **two}, is_tensor) == (3, None)
 
-    def computed(given):
-        return outputs.compute_step(None, lambda **_: given, {"x": 1}, is_tensor, None, needs_loss=True)
+    def compute_step(model_output):
+        return outputs.compute_step(None, lambda **_: model_output, {"x": 1}, is_tensor, None, needs_loss=True)
 
-    assert computed(two) == outputs.StepOutput(3, None, two)
-    assert computed(Scalar(5)) == outputs.StepOutput(5)
+    assert compute_step(two) == outputs.StepOutput(3, None, two)
+    assert compute_step(Scalar(5)) == outputs.StepOutput(5)
 
 
-def test_what_is_recorded_of_the_forward_alone_is_replayed_so(command_line, tmp_path):
+def test_a_recorded_forward_is_replayed_as_a_forward(command_line, tmp_path):
     bundle = tmp_path / "bundle"
     texts = {side: (PAIR / f"{side}.py").read_text().partition("\n\n\ndef loss(")[0] for side in ("reference", "port")}
     for side, text in texts.items():
         (tmp_path / f"{side}.py").write_text(text)
-    asked = ("--reference-model", tmp_path / "reference.py", "--forward-only", "labels=false", "--output", bundle)
-    assert command_line("parity", "record", *asked)[0] == 0
-    replayed = ("parity", "replay", bundle, "--port", tmp_path / "port.py", "--output", tmp_path / "out")
-    status, out, _ = command_line(*replayed)
+    options = ("--reference-model", tmp_path / "reference.py", "--forward-only", "labels=false", "--output", bundle)
+    assert command_line("parity", "record", *options)[0] == 0
+    replay_command = ("parity", "replay", bundle, "--port", tmp_path / "port.py", "--output", tmp_path / "out")
+    status, out, _ = command_line(*replay_command)
     assert status == 0 and "note: only the forward in evaluation mode was compared" in out, out

@@ -1,4 +1,4 @@
-"""Pairs of a kind that once ended in an error: the right port passes, and one with a fault is named."""
+"""Test pairs that once ended in an error: the correct port passes, and a faulty port is named."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Net(nn.Layer):
 def build(config):
     return Net()
 """
-#: A fault of the port: code, what replaces it, and where the headline says that it is.
+#: By fault of the port, the original code, the faulty code, and the location in the headline.
 FAULTS = {
     "inner dropout": ("self.down(self.dropout(self.up(x).tanh()))", "self.down(self.up(x).tanh())", "dropout"),
     "gradient of the table": ("x = self.embed(ids)", "x = self.embed(ids); x[:, 0] = x[:, 0].detach()", ""),
@@ -77,31 +77,31 @@ FAULTS = {
 
 @pytest.fixture
 def compare_pair(command_line, tmp_path, monkeypatch):
-    """Returns a function that runs a gate on the two."""
+    """Return a function that runs a gate on the two files."""
     monkeypatch.chdir(tmp_path)
 
-    def run(port: str, *words: str) -> tuple[int, str]:
+    def run(port: str, *options: str) -> tuple[int, str]:
         Path("reference.py").write_text(REFERENCE)
         Path("port.py").write_text(port)
         sides = ("--port", "port.py", "--reference-model", "reference.py")
-        status, out, err = command_line("parity", *sides, *words, "--output", "out")
+        status, out, err = command_line("parity", *sides, *options, "--output", "out")
         return status, out or err
 
     return run
 
 
-@pytest.mark.parametrize("words", [(), pytest.param(("--steps", "2"), marks=pytest.mark.slow)])
-def test_a_dropout_used_twice_in_a_layer_used_twice_sparse_gradients_and_labels_for_the_loss(words, compare_pair):
-    status, out = compare_pair(PORT, *words)
+@pytest.mark.parametrize("options", [(), pytest.param(("--steps", "2"), marks=pytest.mark.slow)])
+def test_shared_layers_sparse_gradients_and_labels_for_the_loss_pass(options, compare_pair):
+    status, out = compare_pair(PORT, *options)
     assert status == 0 and "4 random draws of the two sides were matched" in out, out
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_such_a_port_is_found(fault, compare_pair):
-    right, wrong, named = FAULTS[fault]
-    assert PORT.count(right) == 1
-    status, out = compare_pair(PORT.replace(right, wrong))
-    assert status == 1 and out.startswith("DRIFT ") and named in out.splitlines()[0], out
+def test_a_fault_of_the_port_is_named(fault, compare_pair):
+    original_code, faulty_code, headline_place = FAULTS[fault]
+    assert PORT.count(original_code) == 1
+    status, out = compare_pair(PORT.replace(original_code, faulty_code))
+    assert status == 1 and out.startswith("DRIFT ") and headline_place in out.splitlines()[0], out
 
 
 OPTIMIZER = """
@@ -112,15 +112,15 @@ def optimizer(model):
 
 
 @pytest.mark.slow
-def test_an_operation_without_a_float64_kernel_is_named_with_its_line_and_a_way_out(compare_pair, monkeypatch):
+def test_an_operation_without_a_float64_kernel_is_reported_with_advice(compare_pair, monkeypatch):
     monkeypatch.setattr(
         "test_pair_crashes.REFERENCE",
         f"{REFERENCE}\n\ndef optimizer(model):\n    return torch.optim.SGD(model.parameters(), 0.1)\n",
     )
     dense = PORT.replace(", sparse=True", "") + OPTIMIZER
     line = dense.splitlines().index("def optimizer(model):") + 1
-    status, said = compare_pair(dense, "--steps", "2")
-    assert status == 2 and said == (
+    status, output = compare_pair(dense, "--steps", "2")
+    assert status == 2 and output == (
         f"error: the port could not run: port.py:{line}: Paddle has no float64 kernel of clip_by_norm; "
         "--dtype float32 judges such a port\n"
     )
@@ -134,9 +134,9 @@ LACKING = (
 
 
 @pytest.mark.parametrize(("dtypes", "is_lacking"), [("float16, float32", True), ("float16", False)])
-def test_a_backward_without_a_float64_kernel_is_the_users_and_not_ours(dtypes, is_lacking, tmp_path):
+def test_a_backward_without_a_float64_kernel_is_a_users_error(dtypes, is_lacking, tmp_path):
     path = tmp_path / "port.py"
-    with pytest.raises(user_code.UserCodeError if is_lacking else RuntimeError) as raised:  # noqa: SIM117
+    with pytest.raises(user_code.UserCodeError if is_lacking else RuntimeError) as raised_error:  # noqa: SIM117
         with user_code.running(path, alone=False):
             raise RuntimeError(LACKING.format(dtypes))
-    assert ("Paddle has no float64 kernel of some_grad; --dtype float32" in str(raised.value)) == is_lacking
+    assert ("Paddle has no float64 kernel of some_grad; --dtype float32" in str(raised_error.value)) == is_lacking

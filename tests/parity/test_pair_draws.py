@@ -1,4 +1,4 @@
-"""Random functions of a pair, in every form in which torch and Paddle take them: both sides get the same numbers."""
+"""Test random functions of a pair, in every form of torch and Paddle: both sides get the same numbers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Net(nn.Layer):
 def build(config):
     return Net()
 """
-#: The same draw in torch and in Paddle.
+#: By name, the same draw in torch and in Paddle.
 FORMS = {
     "numbers": ("torch.randn(n, m)", "paddle.randn(n, m)"),
     "tuple": ("torch.randn((n, m))", "paddle.randn([n, m])"),
@@ -108,7 +108,7 @@ FORMS = {
     "dropout": ("torch.dropout(x, 0.4, True)", "F.dropout(x, 0.4)"),
     "dropout of channels": ("F.dropout3d(x.view(n, m, 1, 1, 1), 0.3).view(n, m)", "F.dropout(x, 0.3)"),
 }
-#: The same with a fault of the port: a number, a bound, a rate or a count of draws.
+#: By name, a faulty draw in Paddle: another number, bound, rate or count of draws.
 WRONG = {
     "numbers": "paddle.randn(n, m) * 1.000001",
     "randint from": "paddle.randint(2, 8, [n, m]).astype(x.dtype)",
@@ -139,6 +139,6 @@ def test_both_sides_get_the_same_numbers(names, command_line, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_port_that_draws_otherwise_is_found(name, command_line, tmp_path, monkeypatch):
+def test_a_port_with_different_draws_is_found(name, command_line, tmp_path, monkeypatch):
     status, out = compare_pair(command_line, tmp_path, monkeypatch, {name: (FORMS[name][0], WRONG[name])})
     assert status == 1 and out.startswith("DRIFT "), out

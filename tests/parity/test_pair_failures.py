@@ -1,4 +1,4 @@
-"""What a report says of a pair that fails: NaN in the reference, a crash in a library, a part that one side lacks."""
+"""Test the report of a pair that fails: NaN in the reference, a crash in a library, a part missing on one side."""
 
 from __future__ import annotations
 
@@ -53,44 +53,46 @@ def build(config):
 
 
 @pytest.fixture
-def gated(command_line, tmp_path, monkeypatch):
-    """Runs a gate on the two, whose port calls a library."""
+def run_gate(command_line, tmp_path, monkeypatch):
+    """Return a function that runs a gate of the two files; the port calls a library."""
     monkeypatch.chdir(tmp_path)
     library = tmp_path / "site-packages" / "transformers_of_ours.py"
     library.parent.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(library.parent), prepend=":")
 
-    def gate(*words: str, library_code: str = "return x") -> tuple[int, str]:
+    def gate(*options: str, library_code: str = "return x") -> tuple[int, str]:
         library.write_text(f"def helped(x):\n    {library_code}\n")
         Path("port.py").write_text(PORT)
         Path("reference.py").write_text(REFERENCE)
         sides = ("--port", "port.py", "--reference-model", "reference.py")
-        status, out, err = command_line("parity", *sides, *words, "--output", "out")
+        status, out, err = command_line("parity", *sides, *options, "--output", "out")
         return status, out or err
 
     return gate
 
 
-def test_a_reference_that_gives_nan_is_said_with_its_line(gated):
-    status, said = gated("sign=-1")
-    assert status == 3 and "the reference itself is not finite in float64 (log, reference.py:12)" in said
+def test_nan_in_the_reference_is_reported_with_its_line(run_gate):
+    status, output = run_gate("sign=-1")
+    assert status == 3 and "the reference itself is not finite in float64 (log, reference.py:12)" in output
 
 
-def test_a_library_that_crashes_is_said_with_its_line(gated):
-    status, said = gated(library_code="return x.no_such")
+def test_a_crash_in_a_library_is_reported_with_its_line(run_gate):
+    status, output = run_gate(library_code="return x.no_such")
     assert status == 2
-    assert said.startswith("error: the port could not run: port.py:13: transformers_of_ours.py:2: AttributeError"), said
+    assert output.startswith("error: the port could not run: port.py:13: transformers_of_ours.py:2: AttributeError"), (
+        output
+    )
 
 
-def test_a_parameter_that_only_the_port_has_is_named_and_what_follows_is_counted(gated):
-    status, said = gated("extra=true")
-    assert status == 1 and said.startswith("DRIFT first (Linear, port.py:8)\n"), said
-    assert "gradient:first.bias: computed by the port, has no counterpart in the reference" in said.splitlines()[1]
+def test_a_parameter_of_only_the_port_is_named_and_later_differences_are_counted(run_gate):
+    status, output = run_gate("extra=true")
+    assert status == 1 and output.startswith("DRIFT first (Linear, port.py:8)\n"), output
+    assert "gradient:first.bias: computed by the port, has no counterpart in the reference" in output.splitlines()[1]
 
 
-def test_a_parameter_of_another_shape_is_a_finding(gated):
-    status, said = gated("shape=true")
-    assert status == 1 and said.startswith("DRIFT first (Linear, port.py:8)\n"), said
-    assert "parameter:first.weight: shape [3, 8], the reference's is [8, 6]" in said.splitlines()[1]
-    assert " findings may follow from it; all are in parity.json" in said
-    assert "also semantics" not in said
+def test_a_parameter_of_another_shape_is_a_finding(run_gate):
+    status, output = run_gate("shape=true")
+    assert status == 1 and output.startswith("DRIFT first (Linear, port.py:8)\n"), output
+    assert "parameter:first.weight: shape [3, 8], the reference's is [8, 6]" in output.splitlines()[1]
+    assert " findings may follow from it; all are in parity.json" in output
+    assert "also semantics" not in output

@@ -1,4 +1,7 @@
-"""Sixty functions and losses of the two frameworks: the right port passes, a wrong one is named by its line."""
+"""Test sixty functions and losses of both frameworks.
+
+The correct port passes, a faulty function is named by its line.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from soak import some
 PAIR = Path(__file__).parents[1] / "pairs" / "functions"
 PORT = (PAIR / "port.py").read_text()
 WRONG = re.findall(r'^    "(\w+)": ', PORT.partition("WRONG = {")[2], re.MULTILINE)
-#: Code of the helper that computes it, where the wrong function's own line only calls that.
+#: Code of the helper that computes the function, if the faulty function's own line only calls the helper.
 INSIDE = {
     **dict.fromkeys(("interpolate", "interpolate_size", "interpolate_corners"), "F.interpolate("),
     "pixel_shuffle": "return x.reshape([b, 2, 2,",
@@ -32,13 +35,13 @@ def run_pair_gate(command_line, folder: Path, *pairs: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_the_right_ones_pass(command_line, tmp_path):
+def test_the_correct_functions_pass(command_line, tmp_path):
     status, out = run_pair_gate(command_line, tmp_path, "op=all")
     assert status == 0 and out.startswith("PARITY "), out
 
 
-@pytest.mark.parametrize("name", [*FAST, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)])
-def test_a_wrong_one_is_named_by_its_line(name, command_line, tmp_path):
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_a_faulty_function_is_named_by_its_line(name, command_line, tmp_path):
     status, out = run_pair_gate(command_line, tmp_path, f"op={name}", "wrong=true", "--dtype", "float64")
     own = f'    "{name}": '
     places = PORT.splitlines()
@@ -52,8 +55,8 @@ def test_a_wrong_one_is_named_by_its_line(name, command_line, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("wrong", "said"), [("false", "agrees: loss "), ("true", "differs: loss ")])
-def test_a_check_that_knows_nothing_of_the_gate_says_the_same(wrong, said):
+@pytest.mark.parametrize(("is_wrong", "expected_output"), [("false", "agrees: loss "), ("true", "differs: loss ")])
+def test_an_independent_check_agrees_with_the_gate(is_wrong, expected_output):
     sides = (OPERATIONS / "port.py", OPERATIONS / "reference.py")
-    asked = [sys.executable, PAIR.parent / "independent.py", *sides, "op=group", f"wrong={wrong}"]
-    assert subprocess.run(asked, capture_output=True, text=True).stdout.startswith(said)
+    command = [sys.executable, PAIR.parent / "independent.py", *sides, "op=group", f"wrong={is_wrong}"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.startswith(expected_output)

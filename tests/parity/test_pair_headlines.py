@@ -1,4 +1,4 @@
-"""The headline names the line that is wrong, and not a correct one before or behind it."""
+"""Test that the headline names the faulty line, and not a correct line before or behind it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def loss(model, batch):
     total = -(chosen * counted).sum()
     return total / counted.sum()
 """
-#: By name, correct code of the port, the faulty code in its place, and the headline with LINE for its place.
+#: By name, original code of the port, the faulty code, and the headline with LINE for its location.
 FAULTS = {
     "scale of the scores": ("4**-0.5", "4**-0.51", "mul (LINE), on the way to output of out"),
     "rotation": ("a * cos - b * sin", "a * cos + b * sin", "add (LINE), on the way to output of scale"),
@@ -134,12 +134,12 @@ FAULTS = {
     ),
 }  # fmt: skip
 FAST = ("scale of the scores", "input of a layer", "divisor of the loss")
-#: The code at fault if it is not the edited code.
+#: Code of the faulty line if it is not the edited code.
 LINES = {"frozen gain": "self.norm = nn.LayerNorm(4)", "divisor of the loss": "def loss(model, batch):"}
 
 
-def run_pair_gate(command_line, folder: Path, port: str, hidden: str = "-1e30") -> tuple[int, str]:
-    (folder / "port.py").write_text(port.replace("HIDDEN", hidden))
+def run_pair_gate(command_line, folder: Path, port: str, mask_value: str = "-1e30") -> tuple[int, str]:
+    (folder / "port.py").write_text(port.replace("HIDDEN", mask_value))
     (folder / "reference.py").write_text(REFERENCE.replace("HIDDEN", "float('-inf')"))
     sides = ("--port", folder / "port.py", "--reference-model", folder / "reference.py")
     status, out, err = command_line("parity", *sides, "--output", folder)
@@ -154,7 +154,7 @@ def test_the_correct_port_passes(command_line, tmp_path):
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS]
 )
-def test_the_headline_names_the_line_at_fault(name, command_line, tmp_path):
+def test_the_headline_names_the_faulty_line(name, command_line, tmp_path):
     correct, faulty, headline = FAULTS[name]
     assert PORT.count(correct) == 1
     port = PORT.replace(correct, faulty)
@@ -165,15 +165,15 @@ def test_the_headline_names_the_line_at_fault(name, command_line, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hidden", ["-100.0", "-1000.0", "-1e4", "float('-inf')"])
-def test_the_number_that_hides_scores_does_not_matter(hidden, command_line, tmp_path):
+@pytest.mark.parametrize("mask_value", ["-100.0", "-1000.0", "-1e4", "float('-inf')"])
+def test_the_value_of_masked_scores_does_not_matter(mask_value, command_line, tmp_path):
     correct, faulty, _ = FAULTS["scale of the scores"]
-    status, out = run_pair_gate(command_line, tmp_path, PORT.replace(correct, faulty), hidden)
+    status, out = run_pair_gate(command_line, tmp_path, PORT.replace(correct, faulty), mask_value)
     assert status == 1 and out.startswith("DRIFT mul ("), out
 
 
 @pytest.mark.slow
-def test_what_follows_from_a_parameter_without_a_counterpart_is_not_listed(command_line, tmp_path):
+def test_effects_of_an_unmatched_parameter_are_not_listed(command_line, tmp_path):
     port = PORT.replace("self.scale = Scale()", "self.scale, self.extra = Scale(), self.create_parameter([4])")
     port = port.replace("scores = q @", "scores = (q * self.extra) @")
     status, out = run_pair_gate(command_line, tmp_path, port)
@@ -184,12 +184,14 @@ def test_what_follows_from_a_parameter_without_a_counterpart_is_not_listed(comma
 
 
 @pytest.mark.slow
-def test_another_whole_number_is_no_matter_of_rounding(command_line, tmp_path):
-    made, table = "super().__init__()\n        self.embed", "paddle.to_tensor([1, 2, {}])"
+def test_a_different_integer_is_not_rounding(command_line, tmp_path):
+    constructor_code, table = "super().__init__()\n        self.embed", "paddle.to_tensor([1, 2, {}])"
     register = "super().__init__()\n        self.register_buffer('table', {})\n        self.embed"
-    reference = REFERENCE.replace(made, register.format("torch.tensor([1, 2, 3])"))
+    reference = REFERENCE.replace(constructor_code, register.format("torch.tensor([1, 2, 3])"))
     (tmp_path / "reference.py").write_text(reference.replace("HIDDEN", "float('-inf')"))
-    (tmp_path / "port.py").write_text(PORT.replace(made, register.format(table.format(4))).replace("HIDDEN", "-1e30"))
+    (tmp_path / "port.py").write_text(
+        PORT.replace(constructor_code, register.format(table.format(4))).replace("HIDDEN", "-1e30")
+    )
     sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")
     status, out, _ = command_line("parity", *sides, "--output", tmp_path)
     assert status == 1 and "the port's own has other whole numbers, another shape or dtype, or is missing" in out, out

@@ -1,4 +1,4 @@
-"""How parameters and draws of two sides are matched if their names, their orders and their layouts differ."""
+"""Test how parameters and draws of two sides are matched if their names, orders or layouts differ."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_pairs import make_description, parameter
+from test_pairs import make_description, make_parameter
 
 from toolkit.parity.job.pair import DrawFacts
 from toolkit.parity.measure.square_weights import SquareWeights
@@ -21,35 +21,38 @@ def match_names(reference, port) -> dict[str, str]:
     }
 
 
-def test_a_scale_of_a_block_called_gamma_takes_no_norms_weight():
-    """ConvNeXt's layer scale is `gamma` in its authors' code, and a port's norms have a `weight`."""
+def test_a_layer_scale_called_gamma_does_not_match_a_norms_weight():
+    """ConvNeXt's layer scale is `gamma` in its authors' code, and the norms of a port have a `weight`."""
     reference = [
-        parameter("stages.0.layers.0.layernorm.weight", [8], 0, "other"),
-        parameter("stages.0.layers.0.layer_scale_parameter", [8], 1, "other"),
-        parameter("stages.1.downsampling_layer.0.weight", [8], 2, "other"),
+        make_parameter("stages.0.layers.0.layernorm.weight", [8], 0, "other"),
+        make_parameter("stages.0.layers.0.layer_scale_parameter", [8], 1, "other"),
+        make_parameter("stages.1.downsampling_layer.0.weight", [8], 2, "other"),
     ]
     port = [
-        parameter("stage0.0.norm.weight", [8], 0, "norm"),
-        parameter("stage0.0.gamma", [8], 1, "other"),
-        parameter("downsample.0.weight", [8], 2, "other"),
+        make_parameter("stage0.0.norm.weight", [8], 0, "norm"),
+        make_parameter("stage0.0.gamma", [8], 1, "other"),
+        make_parameter("downsample.0.weight", [8], 2, "other"),
     ]
-    expected = ["stage0.0.norm.weight", "stage0.0.gamma", "downsample.0.weight"]
-    assert [*match_names(reference, port).values()] == expected
+    expected_names = ["stage0.0.norm.weight", "stage0.0.gamma", "downsample.0.weight"]
+    assert [*match_names(reference, port).values()] == expected_names
 
 
-def test_a_norms_gamma_is_still_its_weight():
-    reference = [parameter("norm.weight", [8], 0, "norm"), parameter("norm.bias", [8], 0, "norm")]
-    port = [parameter("norm.gamma", [8], 0, "other"), parameter("norm.beta", [8], 0, "other")]
+def test_the_gamma_of_a_norm_matches_its_weight():
+    reference = [make_parameter("norm.weight", [8], 0, "norm"), make_parameter("norm.bias", [8], 0, "norm")]
+    port = [make_parameter("norm.gamma", [8], 0, "other"), make_parameter("norm.beta", [8], 0, "other")]
     assert match_names(reference, port) == {"norm.weight": "norm.gamma", "norm.bias": "norm.beta"}
 
 
-def test_names_that_share_some_of_their_numbers_are_nearer():
-    """Swin's merging of patches lies in a numbered stage of transformers, and in none of many ports."""
+def test_names_with_common_numbers_have_a_smaller_distance():
+    """Swin's merging of patches is in a numbered stage in transformers, but not in many ports."""
     reference = [
-        parameter("encoder.layers.0.downsample.reduction.weight", [16, 32], 0),
-        parameter("encoder.layers.1.blocks.0.output.dense.weight", [16, 32], 1),
+        make_parameter("encoder.layers.0.downsample.reduction.weight", [16, 32], 0),
+        make_parameter("encoder.layers.1.blocks.0.output.dense.weight", [16, 32], 1),
     ]
-    port = [parameter("downsample.reduction.weight", [16, 32], 1), parameter("stage1.0.fc2.weight", [16, 32], 0)]
+    port = [
+        make_parameter("downsample.reduction.weight", [16, 32], 1),
+        make_parameter("stage1.0.fc2.weight", [16, 32], 0),
+    ]
     assert [*match_names(reference, port).values()] == ["downsample.reduction.weight", "stage1.0.fc2.weight"]
 
 
@@ -57,27 +60,30 @@ def test_names_that_share_some_of_their_numbers_are_nearer():
     ("name", "parts"),
     [("stage1.0.norm2", ["stage", "1", "0", "norm", "2"]), ("fc1", ["intermediate"]), ("ln_1", ["norm", "1"])],
 )
-def test_a_number_at_the_end_of_a_word_is_one(name, parts):
+def test_a_number_at_the_end_of_a_word_is_split_off(name, parts):
     assert split_words(name) == parts
 
 
-def tower(name: str, first: int, block: str, norm: str) -> list:
-    """Return the parameters of an encoder of two blocks that runs from a place of the order on."""
+def make_encoder(name: str, first: int, block: str, norm: str) -> list:
+    """Return the parameters of an encoder of two blocks whose order starts at `first`."""
     names = [f"{name}.{block}.{number}.{word}" for number in range(2) for word in (f"{norm}1", "proj", f"{norm}2")]
-    return [parameter(f"{one}.weight", [4, 4], first + place) for place, one in enumerate(names)]
+    return [make_parameter(f"{layer_name}.weight", [4, 4], first + place) for place, layer_name in enumerate(names)]
 
 
-def test_two_encoders_that_run_in_another_order_are_each_others():
-    reference = [*tower("text_model", 6, "layers", "layer_norm"), *tower("vision_model", 0, "layers", "layer_norm")]
-    port = [*tower("text_model", 0, "blocks", "ln_"), *tower("vision_model", 6, "blocks", "ln_")]
-    assert [*match_names(reference, port).values()] == [one.name for one in port]
+def test_two_encoders_that_run_in_another_order_are_matched():
+    reference = [
+        *make_encoder("text_model", 6, "layers", "layer_norm"),
+        *make_encoder("vision_model", 0, "layers", "layer_norm"),
+    ]
+    port = [*make_encoder("text_model", 0, "blocks", "ln_"), *make_encoder("vision_model", 6, "blocks", "ln_")]
+    assert [*match_names(reference, port).values()] == [fact.name for fact in port]
 
 
 MODULES = {f"{name}.layers.{number}": f"{name}.blocks.{number}" for name in ("text", "vision") for number in (0, 1)}
 
 
 @pytest.mark.parametrize("length", [7, 5], ids=["of another length", "of one length"])
-def test_the_draws_of_two_encoders_that_run_in_another_order_are_each_others(length):
+def test_the_draws_of_two_encoders_in_another_order_are_matched(length):
     lengths = {"text": length, "vision": 5}
     reference = [
         DrawFacts(f"dropout:{name}.layers.{number}", [lengths[name]])
@@ -94,7 +100,7 @@ def test_the_draws_of_two_encoders_that_run_in_another_order_are_each_others(len
 
 
 def linear_gradient(x: np.ndarray, output: np.ndarray, place: int, columns: bool) -> np.ndarray:
-    """Return the gradient of one element of a linear layer's output for its weight."""
+    """Return the gradient of an element of a linear layer's output with respect to its weight."""
     size = output.shape[-1]
     row, channel = divmod(place, size)
     gradient = np.zeros((size, size))
@@ -110,7 +116,7 @@ def test_the_axis_of_the_outputs_of_a_square_weight_follows_from_gradients(colum
     assert squares.with_output_columns == ({"layer.weight"} if columns else set())
 
 
-def test_a_square_table_that_is_looked_up_tells_no_axis():
+def test_an_embedding_table_has_no_output_axis():
     def gradient_of(output: np.ndarray, place: int, weight: np.ndarray) -> np.ndarray:
         return (np.arange(weight.size) == place).reshape(weight.shape)
 
@@ -119,8 +125,8 @@ def test_a_square_table_that_is_looked_up_tells_no_axis():
     assert squares.with_output_columns == set()
 
 
-def test_square_weights_of_a_users_layer_are_matched_by_what_holds_their_outputs():
-    weight = parameter("layer.weight", [4, 4], 0, "other")
+def test_square_weights_of_a_users_layer_are_matched_by_their_output_axis():
+    weight = make_parameter("layer.weight", [4, 4], 0, "other")
     [match] = propose_map(make_description(weight), make_description(replace(weight, transposed=True))).parameters
     assert match.transpose
     [match] = propose_map(make_description(weight), make_description(weight)).parameters
@@ -174,7 +180,7 @@ PORT = "import numpy as np\n" + (
 
 
 @pytest.mark.parametrize("product", ["x @ self.weight", "x @ self.weight.T"])
-def test_a_square_weight_of_either_layout_and_a_table_stored_in_float32_are_correct(product, command_line, tmp_path):
+def test_square_weights_of_both_layouts_and_a_float32_table_are_correct(product, command_line, tmp_path):
     (tmp_path / "reference.py").write_text(REFERENCE)
     (tmp_path / "port.py").write_text(PORT.replace("PRODUCT", product))
     sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")

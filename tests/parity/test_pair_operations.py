@@ -1,4 +1,4 @@
-"""Pairs of one operation each: float64 is float64 on both sides, and a constant that Paddle rounds is no fault."""
+"""Test pairs of one operation each: both sides compute in float64, and a constant that Paddle rounds is not a fault."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from soak import some
 from toolkit.parity.pairs.axes import axes_between
 
 PAIR = Path(__file__).parents[1] / "pairs" / "operations"
-#: Operations of which Paddle's kernel holds a constant in float32.
-ROUNDED = ("elu", "pow", "hardtanh", "average", "interpolate", "weight")
-#: Those in which one side or the other would compute in float32, and layers that need care.
-IN_DOUBLE = ("noise", "ramp", "rotary", "group", "lstm", "spectral")
-#: Those in which the order of the elements or of the axes differs.
-IN_ORDER = ("heads", "image", "time")
-#: Those whose parameters the two sides keep in other pieces.
-IN_PIECES = ("fused", "apart")
+#: Operations whose Paddle kernel stores a constant in float32.
+ROUNDED_CONSTANTS = ("elu", "pow", "hardtanh", "average", "interpolate", "weight")
+#: Operations that a side would compute in float32 by default, and layers that need care.
+DOUBLE_PRECISION = ("noise", "ramp", "rotary", "group", "lstm", "spectral")
+#: Operations with another order of elements or axes.
+OTHER_ORDER = ("heads", "image", "time")
+#: Operations whose parameters are split differently.
+OTHER_PIECES = ("fused", "apart")
 FAST = ("elu", "rotary", "fused", "image")
-#: What the headline names: the layer, or the function with its line.
-NAMED = {
+#: Name in the headline: the layer, or the function with its line.
+HEADLINES = {
     "elu": ("elu", "F.elu("),
     "pow": ("pow", "x.abs() + 0.1"),
     "hardtanh": ("hardtanh", "F.hardtanh("),
@@ -42,7 +42,7 @@ NAMED = {
 }
 
 
-def in_lanes(names: tuple[str, ...]) -> list:
+def sample_operations(names: tuple[str, ...]) -> list:
     slow = [pytest.param(name, marks=pytest.mark.slow) for name in some([name for name in names if name not in FAST])]
     return [*(name for name in names if name in FAST), *slow]
 
@@ -53,27 +53,29 @@ def run_pair_gate(command_line, tmp_path, *pairs: str) -> tuple[int, dict, str]:
     return status, json.loads((tmp_path / "cpu" / "parity.json").read_text()), out
 
 
-@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES, *IN_ORDER)))
-def test_a_right_port_passes_and_a_rounded_constant_is_said(op, command_line, tmp_path):
+@pytest.mark.parametrize("op", sample_operations((*ROUNDED_CONSTANTS, *DOUBLE_PRECISION, *OTHER_PIECES, *OTHER_ORDER)))
+def test_a_correct_port_passes_and_a_rounded_constant_is_noted(op, command_line, tmp_path):
     status, report, out = run_pair_gate(command_line, tmp_path, f"op={op}")
     assert status == 0 and report["passed"], out
-    said = [note for note in report["notes"] if note["kind"] == "constants-rounded"]
-    assert len(said) == (op in ROUNDED)
-    if said:
-        constants = said[0]["data"]["constants"]
-        assert said[0]["data"]["worst"] < 1e-6 and ("reference.py:" in constants or "of a backward" in constants)
+    rounding_notes = [note for note in report["notes"] if note["kind"] == "constants-rounded"]
+    assert len(rounding_notes) == (op in ROUNDED_CONSTANTS)
+    if rounding_notes:
+        constants = rounding_notes[0]["data"]["constants"]
+        assert rounding_notes[0]["data"]["worst"] < 1e-6 and (
+            "reference.py:" in constants or "of a backward" in constants
+        )
         assert "which is what rounding the reference's constants to float32 moves" in out
 
 
-@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES, *IN_ORDER)))
+@pytest.mark.parametrize("op", sample_operations((*ROUNDED_CONSTANTS, *DOUBLE_PRECISION, *OTHER_PIECES, *OTHER_ORDER)))
 def test_a_wrong_function_is_named_by_its_line(op, command_line, tmp_path):
     status, _, out = run_pair_gate(command_line, tmp_path, f"op={op}", "wrong=true")
-    what, code = NAMED[op]
+    headline_name, code = HEADLINES[op]
     [line] = (number for number, text in enumerate((PAIR / "port.py").read_text().splitlines(), 1) if code in text)
     place = f"tests/pairs/operations/port.py:{line})"
-    assert status == 1 and out.startswith(f"DRIFT {what} {place if what.endswith(',') else f'({place}, on the way'}"), (
-        out
-    )
+    assert status == 1 and out.startswith(
+        f"DRIFT {headline_name} {place if headline_name.endswith(',') else f'({place}, on the way'}"
+    ), out
 
 
 @pytest.mark.parametrize("returns", ["dict", "tuple"])
@@ -82,26 +84,26 @@ def test_a_model_may_return_a_mapping_a_tuple_or_a_dataclass(returns, command_li
     assert status == 0 and "logits" in {tensor["name"] for tensor in report["tensors"]}, out
 
 
-def test_a_dropout_between_recurrent_layers_is_refused_since_nobody_can_record_it(command_line):
-    said = print_map(command_line, "lstm", "drop=0.3")
-    assert "reference.py: layer (LSTM) has dropout=0.3 between its layers, which is drawn inside a kernel" in said
+def test_dropout_between_recurrent_layers_is_rejected(command_line):
+    output = print_map(command_line, "lstm", "drop=0.3")
+    assert "reference.py: layer (LSTM) has dropout=0.3 between its layers, which is drawn inside a kernel" in output
 
 
-def test_a_layer_whose_output_has_another_shape_is_named_before_what_follows(command_line, tmp_path):
+def test_a_layer_with_an_output_of_another_shape_is_named_before_later_layers(command_line, tmp_path):
     _, _, out = run_pair_gate(command_line, tmp_path, "op=stride", "wrong=true")
     assert out.startswith("DRIFT layer (Conv1D")
     assert "structure float64: shape [4, 12, 3], the reference's is [4, 12, 6]" in out
 
 
-KNOWN = """\
+ACCEPT_BUFFERS = """\
 accept:
   "buffer:*.running_var": {why: Paddle keeps the biased variance, within: 5e-2}
 """
 
 
-def test_a_known_difference_is_accepted_by_name_and_every_report_says_so(command_line, tmp_path):
+def test_an_accepted_difference_is_in_every_report(command_line, tmp_path):
     path = tmp_path / "map.yaml"
-    path.write_text(KNOWN)
+    path.write_text(ACCEPT_BUFFERS)
     assert run_pair_gate(command_line, tmp_path, "op=batch")[0] == 1
     status, report, out = run_pair_gate(command_line, tmp_path, "op=batch", "--map", str(path))
     assert status == 0 and f"; {len(report['accepted'])} known differences are accepted" in out.splitlines()[0]
@@ -135,18 +137,18 @@ def test_an_accepted_buffer_does_not_hide_another_optimizer(side, pattern, statu
         if pattern == "*" and name == "port":  # a difference of the outputs, too
             source = source.replace("logits = self.last(x).mean(1)", "logits = self.last(x).mean(1) * (1 + 1e-9)")
         (tmp_path / f"{name}.py").write_text(f"{source}\n\ndef optimizer(model):\n    return {optimizer}\n")
-    known = tmp_path / "map.yaml"
-    known.write_text(KNOWN.replace("buffer:*.running_var", pattern))
-    sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py", "--map", known)
-    words = ("op=batch", "--steps", "3", "--dtype", "float64", "--output", tmp_path / "out")
-    returned, out, _ = command_line("parity", *sides, *words)
-    assert returned == status and headline in out.splitlines()[0], out
+    map_path = tmp_path / "map.yaml"
+    map_path.write_text(ACCEPT_BUFFERS.replace("buffer:*.running_var", pattern))
+    sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py", "--map", map_path)
+    options = ("op=batch", "--steps", "3", "--dtype", "float64", "--output", tmp_path / "out")
+    exit_status, out, _ = command_line("parity", *sides, *options)
+    assert exit_status == status and headline in out.splitlines()[0], out
 
 
 @pytest.mark.slow
-def test_a_pair_with_known_differences_can_be_tried(command_line, tmp_path):
+def test_mutants_of_a_pair_with_accepted_differences_are_judged(command_line, tmp_path):
     path = tmp_path / "map.yaml"
-    path.write_text(KNOWN)
+    path.write_text(ACCEPT_BUFFERS)
     sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py", "--map", path, "op=batch")
     status, out, _ = command_line("parity", "mutants", *sides)
     assert status == 0 and " faults caught, " in out
@@ -155,7 +157,7 @@ def test_a_pair_with_known_differences_can_be_tried(command_line, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("entry", "message"),
     [
         ("{'loss': 0.1}", "accept: loss does not say why, and within what; write 'buffer:*.running_var': {why: Paddle"),
         ("{'loss': {within: 0.1}}", "accept: loss does not say why"),
@@ -165,28 +167,28 @@ def test_a_pair_with_known_differences_can_be_tried(command_line, tmp_path):
         ("[loss]", "accept: accept does not say why"),
     ],
 )
-def test_what_accepts_nothing_that_can_be_measured_is_refused(told, said, command_line, tmp_path):
+def test_invalid_accept_entries_are_rejected(entry, message, command_line, tmp_path):
     path = tmp_path / "map.yaml"
-    path.write_text(f"accept: {told}\n")
-    assert said in print_map(command_line, "batch", "--map", path)
+    path.write_text(f"accept: {entry}\n")
+    assert message in print_map(command_line, "batch", "--map", path)
 
 
-def print_map(command_line, op: str, *more: object) -> str:
+def print_map(command_line, op: str, *options: object) -> str:
     sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py", f"op={op}")
-    status, out, err = command_line("parity", "map", *sides, *more)
+    status, out, err = command_line("parity", "map", *sides, *options)
     return out if status == 0 else err
 
 
-def test_a_map_says_which_pieces_are_whose(command_line):
-    fused, apart = print_map(command_line, "fused"), print_map(command_line, "apart")
-    assert "  layer.qkv.weight: [layer.q.weight, layer.k.weight, layer.v.weight]  # 36x12, transposed\n" in fused
-    assert "  layer.scale: layer.scale  # 12x1\n" in fused
-    assert "  layer.up_proj.bias: layer.gate_up.bias[20:40]  # 20\n" in apart
-    assert "  layer.down_proj.weight: layer.down.weight  # 12x20, transposed\n" in apart
+def test_a_map_matches_pieces_of_parameters(command_line):
+    fused_map, split_map = print_map(command_line, "fused"), print_map(command_line, "apart")
+    assert "  layer.qkv.weight: [layer.q.weight, layer.k.weight, layer.v.weight]  # 36x12, transposed\n" in fused_map
+    assert "  layer.scale: layer.scale  # 12x1\n" in fused_map
+    assert "  layer.up_proj.bias: layer.gate_up.bias[20:40]  # 20\n" in split_map
+    assert "  layer.down_proj.weight: layer.down.weight  # 12x20, transposed\n" in split_map
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("pieces", "message"),
     [
         ("[layer.v.weight, layer.k.weight, layer.q.weight]", "layer.qkv.weight: [layer.v.weight, layer.k.weight, "),
         ("[layer.q.weight, layer.k.weight]", "layer.qkv.weight has 36 rows in torch's layout, layer.q.weight and "),
@@ -195,23 +197,23 @@ def test_a_map_says_which_pieces_are_whose(command_line):
         ("[layer.q.weight, 7]", "parameters holds what is no name"),
     ],
 )
-def test_what_the_user_says_of_pieces_wins_and_is_refused_where_it_does_not_fit(told, said, command_line, tmp_path):
+def test_a_users_pieces_win_and_are_rejected_if_they_do_not_fit(pieces, message, command_line, tmp_path):
     path = tmp_path / "map.yaml"
-    path.write_text(f"parameters:\n  layer.qkv.weight: {told}\n")
-    assert said in print_map(command_line, "fused", "--map", path)
+    path.write_text(f"parameters:\n  layer.qkv.weight: {pieces}\n")
+    assert message in print_map(command_line, "fused", "--map", path)
 
 
-def test_a_layer_that_no_line_names_has_the_line_of_the_layer_around_it(command_line, tmp_path):
+def test_a_layer_without_a_line_has_the_line_of_its_parent(command_line, tmp_path):
     port = (PAIR / "port.py").read_text()
-    hidden = port.replace("self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)",
+    port_code = port.replace("self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)",
                           'for name, layer in (("first", nn.Linear(8, 12)), ("last", nn.Linear(12, 4))):\n'
                           "            setattr(self, name, layer)")  # fmt: skip
-    assert hidden != port
-    (tmp_path / "port.py").write_text(hidden)
-    line = next(number for number, text in enumerate(hidden.splitlines(), 1) if text.startswith("class Net("))
+    assert port_code != port
+    (tmp_path / "port.py").write_text(port_code)
+    line = next(number for number, text in enumerate(port_code.splitlines(), 1) if text.startswith("class Net("))
     sides = ("--port", tmp_path / "port.py", "--reference-model", PAIR / "reference.py")
-    given = ("op=ramp", "wrong=true", "--dtype", "float32")
-    status, out, _ = command_line("parity", *sides, *given, "--output", tmp_path / "out")
+    options = ("op=ramp", "wrong=true", "--dtype", "float32")
+    status, out, _ = command_line("parity", *sides, *options, "--output", tmp_path / "out")
     assert status == 1 and out.startswith(f"DRIFT last (Linear, {tmp_path / 'port.py'}:{line})"), out
 
 
@@ -229,31 +231,33 @@ def test_a_layer_that_no_line_names_has_the_line_of_the_layer_around_it(command_
         ((4, 6, 12), (24, 12), False, None),
     ],
 )
-def test_the_order_of_axes_follows_from_the_shapes_and_from_where_the_channels_are(theirs, ours, last, axes):
+def test_the_order_of_axes_follows_from_shapes_and_channels(theirs, ours, last, axes):
     assert axes_between(theirs, ours, is_channels_last=last) == axes
 
 
 LAYOUTS = {"right": "{'layer*': [1, 0, 2]}", "wrong": "{layer: as-it-is}"}
 
 
-@pytest.mark.parametrize("said", LAYOUTS)
-def test_what_the_user_says_of_the_axes_wins(said, command_line, tmp_path):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_users_layout_wins(layout, command_line, tmp_path):
     path = tmp_path / "map.yaml"
-    path.write_text(f"layouts: {LAYOUTS[said]}\n")
+    path.write_text(f"layouts: {LAYOUTS[layout]}\n")
     status, _, out = run_pair_gate(command_line, tmp_path, "op=time", "--map", str(path))
-    assert status == 0 and ("the outputs of layer (1 in all)" in out) == (said == "wrong"), out
+    assert status == 0 and ("the outputs of layer (1 in all)" in out) == (layout == "wrong"), out
     assert "#   layer: layer [1, 0, 2]\n" in print_map(command_line, "time")
 
 
-@pytest.mark.parametrize("told", ["[layer]", "{layer: NHWC}", "{layer: [0, 1, 1]}", "{layer: [1, 2, 3]}", "{layer: 7}"])
-def test_what_is_no_order_of_axes_is_refused(told, command_line, tmp_path):
+@pytest.mark.parametrize(
+    "layout", ["[layer]", "{layer: NHWC}", "{layer: [0, 1, 1]}", "{layer: [1, 2, 3]}", "{layer: 7}"]
+)
+def test_an_invalid_order_of_axes_is_rejected(layout, command_line, tmp_path):
     path = tmp_path / "map.yaml"
-    path.write_text(f"layouts: {told}\n")
-    said = print_map(command_line, "time", "--map", path)
-    assert "is no order of axes; write channels-last, as-it-is or the port's axes in the reference's order" in said
+    path.write_text(f"layouts: {layout}\n")
+    output = print_map(command_line, "time", "--map", path)
+    assert "is no order of axes; write channels-last, as-it-is or the port's axes in the reference's order" in output
 
 
-SCALED = """
+SCALED_SIDE = """
 FRAMEWORK
 
 
@@ -276,10 +280,10 @@ def build(config):
 
 
 @pytest.mark.parametrize(("epsilon", "drifts"), [("0.1", False), ("0.1 * (1 + 3e-7)", True)])
-def test_what_the_rounding_of_a_constant_would_move_elsewhere_excuses_nothing(epsilon, drifts, command_line, tmp_path):
-    """The rounding of 0.3 would move the norm by as much as the wrong epsilon does, but the layer before it agrees."""
-    port = SCALED.replace("FRAMEWORK", "from paddle import nn").replace("MODULE", "nn.Layer")
-    reference = SCALED.replace("FRAMEWORK", "from torch import nn").replace("MODULE", "nn.Module")
+def test_a_rounded_constant_excuses_no_difference_of_another_layer(epsilon, drifts, command_line, tmp_path):
+    """The rounding of 0.3 would change the norm as much as the wrong epsilon, but the layer before it agrees."""
+    port = SCALED_SIDE.replace("FRAMEWORK", "from paddle import nn").replace("MODULE", "nn.Layer")
+    reference = SCALED_SIDE.replace("FRAMEWORK", "from torch import nn").replace("MODULE", "nn.Module")
     reference += '\n\ndef batch(config, rng):\n    return {"x": rng.standard_normal((3, 4))}\n'
     (tmp_path / "port.py").write_text(port.replace("EPSILON", epsilon))
     (tmp_path / "reference.py").write_text(reference.replace("EPSILON", "0.1"))

@@ -1,4 +1,4 @@
-"""A port and a reference of the user's: matched, gated, tried; and what is none, in one line."""
+"""Test pairs of a user's port and reference: matching, the gate, trials, and one-line errors for bad input."""
 
 from __future__ import annotations
 
@@ -19,51 +19,55 @@ from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.pairs.match import match_draws, propose_map
 
 PAIRS = Path(__file__).parents[1] / "pairs"
-#: What the trial of the mixture of experts says.
-MOE = "19 of 19 faults caught, 19 named; 2 of 2 harmless changes passed"
+#: The score that the trial of the mixture of experts prints.
+MOE_SCORE = "19 of 19 faults caught, 19 named; 2 of 2 harmless changes passed"
 
 
-def parameter(name: str, shape: list[int], order: int, role: str = "linear") -> ParameterFacts:
+def make_parameter(name: str, shape: list[int], order: int, role: str = "linear") -> ParameterFacts:
     module, _, leaf = name.rpartition(".")
     return ParameterFacts(name, shape, role, role == "linear" and leaf == "weight", module, "Linear", order)
 
 
 def make_description(*parameters: ParameterFacts) -> Description:
-    modules = [ModuleFacts(one.module, one.kind, (2, *one.shape[:1])) for one in parameters]
+    modules = [ModuleFacts(fact.module, fact.kind, (2, *fact.shape[:1])) for fact in parameters]
     return Description(list(parameters), modules)
 
 
-# -- what corresponds to what -----------------------------------------------------------------------------------------
+# -- matching ---------------------------------------------------------------------------------------------------------
 
 
 def test_names_and_order_together_are_certain():
-    theirs = make_description(*(parameter(f"layer.{n}.{word}.weight", [4, 4], 2 * n + place)
+    theirs = make_description(*(make_parameter(f"layer.{n}.{word}.weight", [4, 4], 2 * n + place)
                          for n in range(2) for place, word in enumerate(("query", "key"))))  # fmt: skip
-    ours = make_description(*(parameter(f"h.{n}.{word}_proj.weight", [4, 4], 2 * n + place)
+    ours = make_description(*(make_parameter(f"h.{n}.{word}_proj.weight", [4, 4], 2 * n + place)
                        for n in range(2) for place, word in enumerate(("q", "k"))))  # fmt: skip
-    found = propose_map(theirs, ours)
-    assert [(one.reference, one.port, one.certain) for one in found.parameters] == [
+    matches = propose_map(theirs, ours)
+    assert [(match.reference, match.port, match.certain) for match in matches.parameters] == [
         ("layer.0.query.weight", "h.0.q_proj.weight", True),
         ("layer.0.key.weight", "h.0.k_proj.weight", True),
         ("layer.1.query.weight", "h.1.q_proj.weight", True),
         ("layer.1.key.weight", "h.1.k_proj.weight", True),
     ]
-    assert found.modules["layer.1.key"] == "h.1.k_proj"
+    assert matches.modules["layer.1.key"] == "h.1.k_proj"
 
 
 def test_a_name_wins_over_the_order_and_is_a_guess():
     """PaddleNLP's attention maps the key before the query."""
-    theirs = make_description(parameter("self.query.weight", [4, 4], 0), parameter("self.key.weight", [4, 4], 1))
-    ours = make_description(parameter("attn.k_proj.weight", [4, 4], 0), parameter("attn.q_proj.weight", [4, 4], 1))
-    found = {one.reference: (one.port, one.certain) for one in propose_map(theirs, ours).parameters}
-    assert found == {
+    theirs = make_description(
+        make_parameter("self.query.weight", [4, 4], 0), make_parameter("self.key.weight", [4, 4], 1)
+    )
+    ours = make_description(
+        make_parameter("attn.k_proj.weight", [4, 4], 0), make_parameter("attn.q_proj.weight", [4, 4], 1)
+    )
+    matched_names = {match.reference: (match.port, match.certain) for match in propose_map(theirs, ours).parameters}
+    assert matched_names == {
         "self.query.weight": ("attn.q_proj.weight", False),
         "self.key.weight": ("attn.k_proj.weight", False),
     }
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "compared"),
+    ("theirs", "ours", "is_compared"),
     [
         ((1, 17, 16), (3, 17, 16), False),  # positions that are looked up once, or for each text
         ((17, 16), (3, 17, 16), False),
@@ -72,21 +76,21 @@ def test_a_name_wins_over_the_order_and_is_a_guess():
         ((3, 17, 16), None, False),
     ],
 )
-def test_an_output_that_no_broadcasting_makes_the_others_is_compared_and_so_found(theirs, ours, compared):
-    sides = [make_description(parameter("up.weight", [16, 16], 0)) for _ in range(2)]
+def test_outputs_are_compared_unless_broadcasting_explains_their_shapes(theirs, ours, is_compared):
+    sides = [make_description(make_parameter("up.weight", [16, 16], 0)) for _ in range(2)]
     for side, shape in zip(sides, (theirs, ours), strict=True):
         side.modules = [ModuleFacts("up", "Linear", shape)]
-    assert ("up" in propose_map(*sides).modules) == compared
+    assert ("up" in propose_map(*sides).modules) == is_compared
 
 
 def test_norms_on_both_sides_of_a_certain_layer_keep_their_order():
-    """Meta calls the norm before the attention attention_norm, and transformers the one behind it."""
+    """Meta's `attention_norm` is before the attention; the similarly named norm of transformers is behind it."""
     layers = (("input_layernorm", "attention_norm"), ("self_attn.o_proj", "attention.wo"),
               ("post_attention_layernorm", "ffn_norm"), ("mlp.down_proj", "feed_forward.w2"))  # fmt: skip
     sides = [
         make_description(
             *(
-                parameter(
+                make_parameter(
                     f"layers.{n}.{names[side]}.weight",
                     [4] if "norm" in names[side] else [4, 4 + place],
                     4 * n + place,
@@ -98,38 +102,44 @@ def test_norms_on_both_sides_of_a_certain_layer_keep_their_order():
         )
         for side in (0, 1)
     ]
-    found = {one.reference: one.port for one in propose_map(*sides).parameters}
-    right = [(f"layers.{n}.{theirs}.weight", f"layers.{n}.{ours}.weight") for n in range(2) for theirs, ours in layers]
-    assert found == dict(right)
+    matched_names = {match.reference: match.port for match in propose_map(*sides).parameters}
+    expected_names = [
+        (f"layers.{n}.{theirs}.weight", f"layers.{n}.{ours}.weight") for n in range(2) for theirs, ours in layers
+    ]
+    assert matched_names == dict(expected_names)
 
 
-def test_what_the_user_says_wins():
-    theirs = make_description(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
-    ours = make_description(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
-    given = {"a.weight": ["b.weight"], "b.weight": ["a.weight"]}
-    assert {one.reference: [one.port] for one in propose_map(theirs, ours, given).parameters} == given
+def test_the_users_map_wins():
+    theirs = make_description(make_parameter("a.weight", [4, 4], 0), make_parameter("b.weight", [4, 4], 1))
+    ours = make_description(make_parameter("a.weight", [4, 4], 0), make_parameter("b.weight", [4, 4], 1))
+    user_map = {"a.weight": ["b.weight"], "b.weight": ["a.weight"]}
+    assert {match.reference: [match.port] for match in propose_map(theirs, ours, user_map).parameters} == user_map
 
 
 def test_shapes_and_roles_must_agree():
-    theirs = make_description(parameter("one.weight", [4, 8], 0), parameter("two.weight", [4], 1, "norm"))
-    ours = make_description(parameter("one.weight", [8, 4], 0), parameter("two.bias", [4], 1, "norm"))
+    theirs = make_description(make_parameter("one.weight", [4, 8], 0), make_parameter("two.weight", [4], 1, "norm"))
+    ours = make_description(make_parameter("one.weight", [8, 4], 0), make_parameter("two.bias", [4], 1, "norm"))
     assert propose_map(theirs, ours).parameters == []
 
 
-def test_a_layer_of_the_users_may_give_its_weight_any_name_and_a_number_is_one():
+def test_a_users_layer_may_name_its_weight_freely_and_scalars_match_one_element():
     """CLIP's projections in PaddleNLP are parameters of the model itself, transposed; its scale has one element."""
-    theirs = make_description(parameter("text_projection.weight", [4, 8], 0), parameter("logit_scale", [], 1, "other"))
-    ours = make_description(parameter("text_projection", [8, 4], 0, "other"), parameter("logit_scale", [1], 1, "other"))
-    found = propose_map(theirs, ours).parameters
-    assert [(one.reference, one.port) for one in found] == [
+    theirs = make_description(
+        make_parameter("text_projection.weight", [4, 8], 0), make_parameter("logit_scale", [], 1, "other")
+    )
+    ours = make_description(
+        make_parameter("text_projection", [8, 4], 0, "other"), make_parameter("logit_scale", [1], 1, "other")
+    )
+    matches = propose_map(theirs, ours).parameters
+    assert [(match.reference, match.port) for match in matches] == [
         ("text_projection.weight", "text_projection"),
         ("logit_scale", "logit_scale"),
     ]
-    bias = make_description(parameter("text_projection", [8], 0, "other"))
-    assert propose_map(make_description(parameter("head.bias", [8], 0)), bias).parameters == []
+    bias = make_description(make_parameter("text_projection", [8], 0, "other"))
+    assert propose_map(make_description(make_parameter("head.bias", [8], 0)), bias).parameters == []
 
 
-def test_a_draw_of_the_port_alone_shifts_no_other():
+def test_a_draw_of_only_the_port_does_not_shift_the_others():
     """PaddleNLP's OPT drops embeddings; transformers' does not."""
     theirs = [
         DrawFacts(f"dropout:layers.{n}@{k}" if k else f"dropout:layers.{n}", [3, 4]) for n in (0, 1) for k in (0, 1)
@@ -144,25 +154,32 @@ def test_a_draw_of_the_port_alone_shifts_no_other():
     ]
 
 
-def buffer(name: str, shape: list[int], is_state: bool = True) -> BufferFacts:
+def make_buffer(name: str, shape: list[int], is_state: bool = True) -> BufferFacts:
     return BufferFacts(name, shape, "norm", False, name.rpartition(".")[0], "BatchNorm", 0, is_state=is_state)
 
 
-def test_running_statistics_are_each_others_and_a_state_without_counterpart_is_a_finding():
-    """Paddle's are parameters that take no gradient; a table that no checkpoint holds need not be on both sides."""
-    theirs, ours = make_description(parameter("norm.weight", [4], 0)), make_description(parameter("bn.weight", [4], 0))
-    theirs.buffers = [buffer("norm.running_mean", [4]), buffer("norm.running_var", [4]), buffer("ids", [9], False)]
-    ours.buffers = [buffer("bn._mean", [4]), buffer("bn._variance", [4]), buffer("scale", [2])]
-    found = propose_map(theirs, ours)
-    assert {one.reference: one.port for one in found.buffers} == {
+def test_running_statistics_match_and_unmatched_state_is_a_finding():
+    """In Paddle they are parameters without gradient; a table that no checkpoint contains may be missing on a side."""
+    theirs, ours = (
+        make_description(make_parameter("norm.weight", [4], 0)),
+        make_description(make_parameter("bn.weight", [4], 0)),
+    )
+    theirs.buffers = [
+        make_buffer("norm.running_mean", [4]),
+        make_buffer("norm.running_var", [4]),
+        make_buffer("ids", [9], False),
+    ]
+    ours.buffers = [make_buffer("bn._mean", [4]), make_buffer("bn._variance", [4]), make_buffer("scale", [2])]
+    matches = propose_map(theirs, ours)
+    assert {match.reference: match.port for match in matches.buffers} == {
         "norm.running_mean": "bn._mean",
         "norm.running_var": "bn._variance",
     }
-    assert (found.reference_state, found.port_state) == ([], ["scale"])
+    assert (matches.reference_state, matches.port_state) == ([], ["scale"])
 
 
 @pytest.mark.parametrize(
-    ("kind", "moved", "noise", "harmless"),
+    ("kind", "gradient_change", "noise", "harmless"),
     [
         (
             "mask-shifted",
@@ -177,16 +194,19 @@ def test_running_statistics_are_each_others_and_a_state_without_counterpart_is_a
     ],
     ids=["to the bit", "rounding", "more than rounding", "missing", "all rounding"],
 )
-def test_a_fault_that_is_not_seen_is_harmless_only_where_the_ports_own_gradients_stay(kind, moved, noise, harmless):
+def test_a_missed_fault_is_harmless_only_if_the_ports_gradients_are_unchanged(kind, gradient_change, noise, harmless):
     from toolkit.parity.mutants.generic import module_fault
     from toolkit.parity.trials.mutation import Trial, add_effect
 
     truth = {name: TensorRecord([1], rms=1.0, noise={"float64": [noise]}) for name in ("loss", "gradient:a")}
-    by = {"loss": TensorStats([1], rms=0.0), "gradient:a": TensorStats([1], rms=moved, missing=moved is None)}
-    unseen = add_effect(Trial(module_fault(kind, "a"), False, "", "", None), by, truth)
-    assert unseen.mutant.harmless.startswith(harmless) and unseen.passed == bool(harmless)
-    seen = add_effect(Trial(module_fault(kind, "a"), True, "output:a", "semantics", 9.0), by, truth)
-    assert seen.passed and not seen.mutant.harmless and seen.is_still == bool(harmless)
+    effects = {
+        "loss": TensorStats([1], rms=0.0),
+        "gradient:a": TensorStats([1], rms=gradient_change, missing=gradient_change is None),
+    }
+    missed_trial = add_effect(Trial(module_fault(kind, "a"), False, "", "", None), effects, truth)
+    assert missed_trial.mutant.harmless.startswith(harmless) and missed_trial.passed == bool(harmless)
+    caught_trial = add_effect(Trial(module_fault(kind, "a"), True, "output:a", "semantics", 9.0), effects, truth)
+    assert caught_trial.passed and not caught_trial.mutant.harmless and caught_trial.is_still == bool(harmless)
 
 
 def test_a_file_is_run_once_in_a_process(tmp_path):
@@ -194,22 +214,22 @@ def test_a_file_is_run_once_in_a_process(tmp_path):
     assert user_code.load(str(tmp_path / "side.py")) is user_code.load(str(tmp_path / "side.py"))
 
 
-# -- what is no pair --------------------------------------------------------------------------------------------------
+# -- files that are not a pair ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def pair(tmp_path, monkeypatch) -> Path:
-    """A folder with the pair of two MLPs, which is the current one."""
+    """Change to a copy of the pair of two MLPs, and return its folder."""
     shutil.copytree(PAIRS / "mlp", tmp_path / "mlp")
     monkeypatch.chdir(tmp_path / "mlp")
     return tmp_path / "mlp"
 
 
-ASKED = ("parity", "--port", "port.py", "--reference-model", "reference.py")
+PARITY_COMMAND = ("parity", "--port", "port.py", "--reference-model", "reference.py")
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("file", "content", "message"),
     [
         ("port.py", None, "port.py: no such file"),
         ("port.py", "def built(config): ...\n", "port.py: has no build(config) that gives its model"),
@@ -224,23 +244,23 @@ ASKED = ("parity", "--port", "port.py", "--reference-model", "reference.py")
     ],
     ids=["missing", "no build", "arguments", "syntax", "no batch", "two batches"],
 )
-def test_a_file_that_is_no_side_is_refused_before_anything_runs(pair, command_line, file, content, words):
+def test_an_invalid_side_is_rejected_before_anything_runs(pair, command_line, file, content, message):
     (pair / file).unlink()
     if content is not None:
         (pair / file).write_text(content)
-    status, out, err = command_line(*ASKED)
-    assert (status, out) == (2, "") and err.startswith(f"error: {words}") and err.count("\n") == 1
+    status, out, err = command_line(*PARITY_COMMAND)
+    assert (status, out) == (2, "") and err.startswith(f"error: {message}") and err.count("\n") == 1
     assert not (pair / "runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("parity", "--port", "port.py"), "--reference-model is missing"),
-        ((*ASKED, "--layers", "2"), "--layers: is for --model"),
-        ((*ASKED, "--model", "ctrl"), "--model: is for --model"),
-        ((*ASKED, "hidden"), "hidden: expected KEY=VALUE"),
-        ((*ASKED, "--map", "none.yaml"), "--map none.yaml: No such file"),
+        ((*PARITY_COMMAND, "--layers", "2"), "--layers: is for --model"),
+        ((*PARITY_COMMAND, "--model", "ctrl"), "--model: is for --model"),
+        ((*PARITY_COMMAND, "hidden"), "hidden: expected KEY=VALUE"),
+        ((*PARITY_COMMAND, "--map", "none.yaml"), "--map none.yaml: No such file"),
         (
             ("parity", "map", "--port", "no.such.module", "--reference-model", "reference.py"),
             "no.such.module: no module",
@@ -248,13 +268,13 @@ def test_a_file_that_is_no_side_is_refused_before_anything_runs(pair, command_li
         (("parity", "mutants", "--port", "port.py", "--reference-model", "reference.py", "--model", "ctrl"), "--model"),
     ],
 )
-def test_wrong_options_are_one_line(pair, command_line, arguments, words):
+def test_wrong_options_are_reported_in_one_line(pair, command_line, arguments, message):
     status, _, err = command_line(*arguments)
-    assert status == 2 and words in err and err.count("\n") == 1
+    assert status == 2 and message in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("parameters: {embedding.weight: no.such}\n", "--map: the port has no parameter no.such"),
         ("parameters: {no.such: embed.weight}\n", "--map: the reference has no parameter no.such"),
@@ -265,23 +285,23 @@ def test_wrong_options_are_one_line(pair, command_line, arguments, words):
     ids=["port", "reference", "shape", "no map", "no YAML"],
 )
 @pytest.mark.slow
-def test_a_map_that_names_what_is_not_there(pair, command_line, content, words):
+def test_a_map_with_unknown_names_is_rejected(pair, command_line, content, message):
     (pair / "map.yaml").write_text(content)
-    status, _, err = command_line(*ASKED, "--map", "map.yaml")
-    assert status == 2 and words in err and err.count("\n") == 1
+    status, _, err = command_line(*PARITY_COMMAND, "--map", "map.yaml")
+    assert status == 2 and message in err and err.count("\n") == 1
 
 
 @pytest.mark.slow
-def test_two_modules_of_different_shape(pair, command_line):
+def test_two_modules_of_different_shape_are_reported(pair, command_line):
     text = (pair / "port.py").read_text()
     (pair / "port.py").write_text(text.replace('config.get("hidden", 16)', "24"))
-    status, _, err = command_line(*ASKED)
+    status, _, err = command_line(*PARITY_COMMAND)
     assert status == 2 and err.count("\n") == 1
     assert "embedding.weight of the reference is [50, 16], and embed.weight of the port is [50, 24]" in err
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("\nimport nothing_of_this_name\n", "side.py:2: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("import broken\n", "side.py:1: SyntaxError: "),
@@ -290,19 +310,19 @@ def test_two_modules_of_different_shape(pair, command_line):
     ],
     ids=["module", "syntax elsewhere", "raises", "deep"],
 )
-def test_a_file_that_does_not_import_says_why_and_where(tmp_path, monkeypatch, content, words):
+def test_a_failed_import_is_reported_with_reason_and_line(tmp_path, monkeypatch, content, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "side.py").write_text(content)
     (tmp_path / "broken.py").write_text("def f(:\n")
     user_code.load.cache_clear()  # another test's file had this name
-    with pytest.raises(user_code.UserCodeError) as raised:
+    with pytest.raises(user_code.UserCodeError) as raised_error:
         user_code.load("side.py")
-    assert str(raised.value).startswith(words) and "\n" not in str(raised.value)
+    assert str(raised_error.value).startswith(message) and "\n" not in str(raised_error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("return []", "side.py: batch() gave no batch; it is to give one, and at most 16 batches"),
         ("return {}", "side.py: batch() gave an empty dict"),
@@ -310,17 +330,17 @@ def test_a_file_that_does_not_import_says_why_and_where(tmp_path, monkeypatch, c
         ("return config['length']", "side.py:4: KeyError: 'length'"),
     ],
 )
-def test_a_batch_that_is_none_is_one_line(tmp_path, monkeypatch, content, words):
+def test_an_invalid_batch_is_reported_in_one_line(tmp_path, monkeypatch, content, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "side.py").write_text(f"\n\ndef batch(config, rng):\n    {content}\n")
     user_code.load.cache_clear()  # another test's file had this name
-    with pytest.raises(user_code.UserCodeError) as raised:
+    with pytest.raises(user_code.UserCodeError) as raised_error:
         batch_of(user_code.load("side.py"), {}, 0)
-    assert str(raised.value).startswith(words)
+    assert str(raised_error.value).startswith(message)
 
 
-def test_a_build_is_to_give_a_new_model_of_its_own_framework(tmp_path, monkeypatch):
+def test_build_must_return_a_new_model_of_its_own_framework(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "twice.py").write_text("def build(config): ...\n")
@@ -333,14 +353,14 @@ def test_a_build_is_to_give_a_new_model_of_its_own_framework(tmp_path, monkeypat
 
 
 class AnyModel:
-    """Stands for a framework's class of models."""
+    """Stand-in for a framework's class of models."""
 
 
 @pytest.mark.slow
-def test_a_build_that_refuses_its_config_says_why_and_where(pair, command_line):
+def test_a_build_that_rejects_its_config_is_reported_with_reason_and_line(pair, command_line):
     text = (pair / "reference.py").read_text().replace("    return Net", "    assert config['deep']\n    return Net")
     (pair / "reference.py").write_text(text)
-    status, out, err = command_line(*ASKED)
+    status, out, err = command_line(*PARITY_COMMAND)
     line = 1 + text[: text.index("assert")].count("\n")
     assert (status, out) == (2, "")
     assert err == f"error: the reference could not run: reference.py:{line}: KeyError: 'deep'\n"
@@ -350,16 +370,16 @@ def test_a_build_that_refuses_its_config_says_why_and_where(pair, command_line):
 
 
 def test_two_mlps_pass_the_gate(pair, command_line):
-    status, out, err = command_line(*ASKED)
+    status, out, err = command_line(*PARITY_COMMAND)
     assert status == 0 and out.startswith("PARITY"), out + err
-    found = json.loads((pair / "runs/parity/cpu/parity.json").read_text())
-    compared = {tensor["name"] for tensor in found["tensors"]}
-    assert {"loss", "output:ffn.0", "gradient:ffn.0.weight", "updated:ffn.3.bias#2"} <= compared
+    report = json.loads((pair / "runs/parity/cpu/parity.json").read_text())
+    tensor_names = {tensor["name"] for tensor in report["tensors"]}
+    assert {"loss", "output:ffn.0", "gradient:ffn.0.weight", "updated:ffn.3.bias#2"} <= tensor_names
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "after", "named"),
+    ("original_code", "faulty_code", "culprit"),
     [
         ("self.norm(x + self.second", "self.norm(x - self.second", "ln"),
         ("nn.Dropout(0.1)", "nn.Dropout(0.2)", "dropout:ffn.2"),
@@ -367,28 +387,28 @@ def test_two_mlps_pass_the_gate(pair, command_line):
     ],
     ids=["sign", "rate", "detached"],
 )
-def test_a_fault_in_the_users_file_is_named(pair, before, after, named):
+def test_a_fault_in_the_users_file_is_named(pair, original_code, faulty_code, culprit):
     from toolkit.parity import require_parity
 
     text = (pair / "port.py").read_text()
-    assert before in text
-    (pair / "port.py").write_text(text.replace(before, after))
-    with pytest.raises(ParityDrift, match=named):
+    assert original_code in text
+    (pair / "port.py").write_text(text.replace(original_code, faulty_code))
+    with pytest.raises(ParityDrift, match=culprit):
         require_parity("port.py", "reference.py")
 
 
 @pytest.mark.slow
-def test_what_the_map_prints_can_be_given_back(pair, command_line):
-    status, out, _ = command_line("parity", "map", *ASKED[1:])
+def test_the_printed_map_is_accepted_as_input(pair, command_line):
+    status, out, _ = command_line("parity", "map", *PARITY_COMMAND[1:])
     assert status == 0 and "  ffn.0.weight: first.weight  # 32x16, transposed" in out.splitlines()
     (pair / "map.yaml").write_text(out)
-    assert command_line(*ASKED, "--map", "map.yaml")[0] == 0
-    wrong = out.replace("ffn.0.bias: first.bias", "classifier.bias: head.bias").replace("embedding.weight:", "#")
-    assert wrong != out
+    assert command_line(*PARITY_COMMAND, "--map", "map.yaml")[0] == 0
+    wrong_map = out.replace("ffn.0.bias: first.bias", "classifier.bias: head.bias").replace("embedding.weight:", "#")
+    assert wrong_map != out
 
 
 @pytest.mark.slow
-def test_a_module_by_its_name(pair, command_line):
+def test_a_side_can_be_a_module_name(pair, command_line):
     (pair / "package").mkdir()
     (pair / "package" / "__init__.py").write_text("")
     (pair / "port.py").rename(pair / "package" / "port.py")
@@ -399,53 +419,59 @@ def test_a_recipe_cannot_name_code(tmp_path):
     """Only the command line names a user's file."""
     from toolkit.recipe.keys import Model, Parity
 
-    named = {*Model.model_fields, *Parity.model_fields}
-    assert not named & {"port", "reference_model", "code", "module"}
+    recipe_keys = {*Model.model_fields, *Parity.model_fields}
+    assert not recipe_keys & {"port", "reference_model", "code", "module"}
 
 
-#: By pair and family, the keys of a small one: rotary positions, grouped keys, a fused projection, a state space.
+#: By pair and family, the keys of a small model: rotary positions, grouped keys, a fused projection, a state space.
 SIZE = "vocab_size=101 hidden_size=32 num_hidden_layers=2"
 DECODER = f"{SIZE} intermediate_size=64 num_attention_heads=4 num_key_value_heads=2 max_position_embeddings=40"
 ENCODER = f"{SIZE} intermediate_size=64 num_attention_heads=4 max_position_embeddings=40"
-DRY = "hidden_dropout_prob=0.0 attention_probs_dropout_prob=0.0"
-ALSO_RIGHT = {
+NO_DROPOUT = "hidden_dropout_prob=0.0 attention_probs_dropout_prob=0.0"
+CORRECT_PORTS = {
     "decoders Llama": DECODER,
     "decoders Qwen2": DECODER,
     "decoders Mamba": f"{SIZE} state_size=8",
     "encoders Electra": f"{ENCODER} embedding_size=16",
-    "encoders Roberta": f"{ENCODER} type_vocab_size=2 pad_token_id=1 {DRY}",
+    "encoders Roberta": f"{ENCODER} type_vocab_size=2 pad_token_id=1 {NO_DROPOUT}",
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some([*ALSO_RIGHT]))
-def test_paddlenlps_own_that_are_right(name, monkeypatch, command_line, tmp_path):
+@pytest.mark.parametrize("name", some([*CORRECT_PORTS]))
+def test_correct_paddlenlp_models_pass(name, monkeypatch, command_line, tmp_path):
     pair, family = name.split()
     monkeypatch.chdir(PAIRS / pair)
-    status, out, _ = command_line(*ASKED, f"family={family}", *ALSO_RIGHT[name].split(), "--output", str(tmp_path))
+    status, out, _ = command_line(
+        *PARITY_COMMAND, f"family={family}", *CORRECT_PORTS[name].split(), "--output", str(tmp_path)
+    )
     assert status == 0 and out.startswith("PARITY "), out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("knows", [False, True])
-def test_a_derivative_that_is_written_out_with_ten_digits_is_no_rounding(knows, monkeypatch, command_line, tmp_path):
-    """Transformers' BLOOM writes 3 * 0.044715 * 0.79788456 as 0.1070322243, off by 1e-11; PaddleNLP's differentiates
-    its forward."""
+@pytest.mark.parametrize("has_map", [False, True])
+def test_a_derivative_with_a_ten_digit_constant_needs_an_accepted_difference(
+    has_map, monkeypatch, command_line, tmp_path
+):
+    """Accept the ten-digit constants in BLOOM's derivative only if the map accepts them.
+
+    Transformers writes 3 * 0.044715 * 0.79788456 as 0.1070322243, off by 1e-11; PaddleNLP differentiates its forward.
+    """
     monkeypatch.chdir(PAIRS / "decoders")
     bloom = "family=Bloom vocab_size=101 hidden_size=32 n_layer=2 n_head=4 hidden_dropout=0.0 attention_dropout=0.0"
-    known = tmp_path / "map.yaml"
-    known.write_text("accept:\n  'gradient:*': {why: ten digits in the derivative of GELU, within: 1e-12}\n")
-    words = ("--map", known) if knows else ()
-    status, out, _ = command_line(*ASKED, *bloom.split(), *words, "--output", str(tmp_path))
-    assert status == (not knows), out
-    assert ("differences are accepted" if knows else "DRIFT the backward into output of transformer.h.") in out, out
+    map_path = tmp_path / "map.yaml"
+    map_path.write_text("accept:\n  'gradient:*': {why: ten digits in the derivative of GELU, within: 1e-12}\n")
+    options = ("--map", map_path) if has_map else ()
+    status, out, _ = command_line(*PARITY_COMMAND, *bloom.split(), *options, "--output", str(tmp_path))
+    assert status == (not has_map), out
+    assert ("differences are accepted" if has_map else "DRIFT the backward into output of transformer.h.") in out, out
 
 
-#: An interpreter that has paddleformers, which does not fit with paddlenlp in one environment.
+#: An interpreter with paddleformers, which does not fit into one environment with paddlenlp.
 PADDLEFORMERS = os.environ.get("TOOLKIT_PADDLEFORMERS_PYTHON", "")
 ERNIE = f"family=Ernie4_5 {DECODER} head_dim=8"
-#: What each of its models is compared as, and how the verdict begins.
-OF_PADDLEFORMERS = {
+#: Start of the verdict for each model of paddleformers.
+PADDLEFORMERS_VERDICTS = {
     f"family=Llama {DECODER}": "PARITY 328 tensors",
     f"family=Qwen2 {DECODER}": "PARITY 388 tensors",
     f"family=Qwen3 {DECODER} head_dim=8": "PARITY 384 tensors",
@@ -460,65 +486,65 @@ OF_PADDLEFORMERS = {
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PADDLEFORMERS, reason="TOOLKIT_PADDLEFORMERS_PYTHON names no interpreter with paddleformers")
-@pytest.mark.parametrize("config", OF_PADDLEFORMERS)
-def test_paddleformers_own_in_an_environment_of_its_own(config, monkeypatch, command_line, tmp_path):
-    """Without a mask its ERNIE 4.5 sees what comes later; two of its defaults are not transformers'."""
+@pytest.mark.parametrize("config", PADDLEFORMERS_VERDICTS)
+def test_paddleformers_models_in_a_separate_environment(config, monkeypatch, command_line, tmp_path):
+    """Without a mask, its ERNIE 4.5 attends to later tokens; two of its defaults differ from transformers'."""
     monkeypatch.chdir(PAIRS / "decoders")
-    asked = ["parity", "--port", "port_paddleformers.py", "--reference-model", "reference.py"]
-    others = ["--port-python", PADDLEFORMERS, "--output", str(tmp_path)]
-    _, out, error = command_line(*asked, *others, *config.split())
-    assert out.startswith(OF_PADDLEFORMERS[config]), out + error
+    command = ["parity", "--port", "port_paddleformers.py", "--reference-model", "reference.py"]
+    options = ["--port-python", PADDLEFORMERS, "--output", str(tmp_path)]
+    _, out, error = command_line(*command, *options, *config.split())
+    assert out.startswith(PADDLEFORMERS_VERDICTS[config]), out + error
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "opt", "t5"])
-def test_paddlenlps_own(name, monkeypatch, command_line, tmp_path):
-    """What the README tells of them: T5 is right, BERT averages over ignored labels, OPT drops its embeddings."""
+def test_paddlenlp_models_get_the_verdicts_of_the_readme(name, monkeypatch, command_line, tmp_path):
+    """Check the README's statements: T5 is correct, BERT averages over ignored labels, OPT drops its embeddings."""
     monkeypatch.chdir(PAIRS / name)
-    status, out, _ = command_line(*ASKED, "--output", str(tmp_path))
-    found = json.loads((tmp_path / "cpu" / "parity.json").read_text())
+    status, out, _ = command_line(*PARITY_COMMAND, "--output", str(tmp_path))
+    report = json.loads((tmp_path / "cpu" / "parity.json").read_text())
     if name == "t5":
         assert status == 0, out
         return
     assert status == 1
     culprit = {"bert": "loss", "opt": "dropout:opt.embeddings.dropout"}[name]
-    assert found["culprit"]["name"] == culprit
+    assert report["culprit"]["name"] == culprit
     line = re.search(r"paddlenlp/transformers/\S+\.py:\d+", out)
     assert line and line[0] in (Path(__file__).parents[2] / "README.md").read_text()
-    right = {"bert": ["padded=false"], "opt": []}[name]
-    if right:
-        assert command_line(*ASKED, *right, "--output", str(tmp_path))[0] == 0
+    corrections = {"bert": ["padded=false"], "opt": []}[name]
+    if corrections:
+        assert command_line(*PARITY_COMMAND, *corrections, "--output", str(tmp_path))[0] == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "score"), [("mlp", "21 of 21 faults caught, 21 named"), ("moe", MOE)])
+@pytest.mark.parametrize(("name", "score"), [("mlp", "21 of 21 faults caught, 21 named"), ("moe", MOE_SCORE)])
 def test_faults_of_a_users_port_are_caught_and_named(name, score, monkeypatch, command_line):
-    """Of a mixture of experts, too, whose router chooses the second best in one of them."""
+    """The mutants of the mixture of experts include a router that chooses the second-best expert."""
     monkeypatch.chdir(PAIRS / name)
-    status, out, _ = command_line("parity", "mutants", *ASKED[1:])
+    status, out, _ = command_line("parity", "mutants", *PARITY_COMMAND[1:])
     assert status == 0 and score in " ".join(out.split()), out
 
 
 @pytest.mark.slow
-def test_near_ties_are_no_drift_and_a_choice_that_is_none_is(monkeypatch, command_line, tmp_path):
-    """Two experts of four differ by a bit."""
+def test_near_ties_pass_and_a_wrong_choice_is_drift(monkeypatch, command_line, tmp_path):
+    """Two of four experts differ by a bit."""
     from toolkit.parity import require_parity
 
     shutil.copytree(PAIRS / "moe", tmp_path / "moe")
     monkeypatch.chdir(tmp_path / "moe")
-    status, out, _ = command_line(*ASKED)
+    status, out, _ = command_line(*PARITY_COMMAND)
     assert status == 0 and "choices (argmax, top-k, sort) differ, all within rounding of a tie" in " ".join(out.split())
     text = Path("port.py").read_text()
-    wrong = text.replace(".topk(2, -1)", ".topk(2, -1, largest=False)")
-    assert wrong != text
-    Path("port.py").write_text(wrong)
+    faulty_text = text.replace(".topk(2, -1)", ".topk(2, -1, largest=False)")
+    assert faulty_text != text
+    Path("port.py").write_text(faulty_text)
     with pytest.raises(ParityDrift, match=r"choice .*port.py:4"):
         require_parity("port.py", "reference.py")
 
 
 @pytest.mark.slow
-def test_what_a_step_leaves_in_buffers_is_compared(pair):
-    """Paddle keeps the biased variance of a batch; torch, the unbiased one. All else of a batch norm agrees."""
+def test_buffers_are_compared_after_a_step(pair):
+    """Paddle keeps the biased variance of a batch, torch the unbiased variance; the rest of a batch norm agrees."""
     from toolkit.parity import require_parity
 
     for file, norm in (("port.py", "BatchNorm1D"), ("reference.py", "BatchNorm1d")):
@@ -528,21 +554,21 @@ def test_what_a_step_leaves_in_buffers_is_compared(pair):
         (pair / file).write_text(text)
     with pytest.raises(ParityDrift, match="ln"):
         require_parity("port.py", "reference.py")
-    found = json.loads((pair / "runs/parity/cpu/parity.json").read_text())
-    wrong = {one["name"] for one in found["findings"]}
-    assert found["culprit"]["name"] == "buffer:ln.running_var" and wrong == {"buffer:ln.running_var"}
-    assert "buffer:ln.running_mean" in {one["name"] for one in found["tensors"]}
+    report = json.loads((pair / "runs/parity/cpu/parity.json").read_text())
+    finding_names = {entry["name"] for entry in report["findings"]}
+    assert report["culprit"]["name"] == "buffer:ln.running_var" and finding_names == {"buffer:ln.running_var"}
+    assert "buffer:ln.running_mean" in {entry["name"] for entry in report["tensors"]}
 
 
-def test_a_user_error_is_one(pair):
+def test_a_missing_file_is_a_user_error(pair):
     from toolkit.parity import require_parity
 
     with pytest.raises(UserError, match="no such file"):
         require_parity("nothing.py", "reference.py")
 
 
-#: What a side does otherwise in the second half of the gate, in which it is compared, and the words for it.
-LATER = {
+#: Faults that occur only in a later step of the gate, and their error messages.
+LATE_FAULTS = {
     "in evaluation": (
         "    def forward(self, ids, labels):\n",
         "    def forward(self, ids, labels):\n        if not self.training:\n"
@@ -557,7 +583,7 @@ LATER = {
 }
 
 
-#: A layer with a backward of its own, at the end of a port's file, and what leads to it.
+#: A layer with a custom backward, appended to a port's file, and the edit that calls it.
 OWN_BACKWARD = """
 
 from paddle.autograd import PyLayer
@@ -575,28 +601,28 @@ class Doubled(PyLayer):
 
 
 @pytest.mark.slow
-def test_what_a_backward_of_a_side_raises_is_said_with_its_line(pair, command_line):
-    """Paddle makes another exception of it, which has no line."""
+def test_an_exception_in_a_backward_is_reported_with_its_line(pair, command_line):
+    """Paddle replaces the exception with another that has no line."""
     text = (pair / "port.py").read_text().replace("self.head(x.mean(1))", "self.head(Doubled.apply(x).mean(1) / 2)")
     (pair / "port.py").write_text(text + OWN_BACKWARD)
     line = text.count("\n") + 1 + OWN_BACKWARD[: OWN_BACKWARD.index("raise")].count("\n")
-    status, _, err = command_line(*ASKED)
+    status, _, err = command_line(*PARITY_COMMAND)
     assert status == 2 and err == f"error: the port could not run: port.py:{line}: KeyError: 'no such gradient'\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", LATER)
-def test_what_a_side_raises_after_it_was_described_is_bad_input_in_one_line(how, pair, command_line):
-    right, wrong, words = LATER[how]
+@pytest.mark.parametrize("case", LATE_FAULTS)
+def test_a_late_exception_of_a_side_is_reported_as_bad_input(case, pair, command_line):
+    original_code, faulty_code, message = LATE_FAULTS[case]
     text = (pair / "port.py").read_text()
-    assert right in text
-    (pair / "port.py").write_text(text.replace(right, wrong))
-    status, _, err = command_line(*ASKED)
-    assert status == 2 and err == f"error: {words}\n"
+    assert original_code in text
+    (pair / "port.py").write_text(text.replace(original_code, faulty_code))
+    status, _, err = command_line(*PARITY_COMMAND)
+    assert status == 2 and err == f"error: {message}\n"
 
 
-def test_that_no_memory_is_left_is_no_fault_of_a_users_file(tmp_path):
-    """Nor is what other code raises in a block in which it runs, too."""
+def test_a_memory_error_is_not_blamed_on_a_users_file(tmp_path):
+    """The same holds for an exception of other code that runs in the block of a user's file."""
     (tmp_path / "side.py").write_text("def full(): raise MemoryError\ndef wrong(): return 1 / 0\n")
     source = user_code.load(str(tmp_path / "side.py"))
     with pytest.raises(MemoryError), user_code.running(source):

@@ -1,4 +1,4 @@
-"""The random slopes of a randomized leaky ReLU are the reference's on both sides."""
+"""Test that both sides use the reference's random slopes of a randomized leaky ReLU."""
 
 from __future__ import annotations
 

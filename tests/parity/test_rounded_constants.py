@@ -1,4 +1,4 @@
-"""The reference with rounded constants computes what Paddle's kernels compute in float64, to the last digits."""
+"""Test that the reference with rounded constants equals Paddle's kernels in float64, to the last digits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from toolkit.parity.families.pair.reference_patches import round_epsilons
 from toolkit.parity.reference.rounded import ConstantRounding
 
 #: Largest relative distance of the rounded reference from Paddle.
-SAME = 2e-14
-#: A constant's rounding moves a value or a gradient by more.
-MOVED = 3e-14
+MAX_DISTANCE = 2e-14
+#: Smallest relative effect of the rounding of a constant on a value or a gradient.
+MIN_EFFECT = 3e-14
 LABELS = np.array([0, 2, 1, 2, 0])
 
 
-def distances(function: Callable, port: Callable, x: np.ndarray, rounded: bool) -> tuple[float, float]:
+def compute_distances(function: Callable, port: Callable, x: np.ndarray, is_rounded: bool) -> tuple[float, float]:
     """Return the relative distances of a torch function's value and gradient from its port's."""
     weights = np.random.default_rng(1)
     leaf = paddle.to_tensor(x, stop_gradient=False)
@@ -35,7 +35,7 @@ def distances(function: Callable, port: Callable, x: np.ndarray, rounded: bool) 
         (result * torch.tensor(factors)).sum().backward()
         return result
 
-    if rounded:
+    if is_rounded:
         with ConstantRounding():
             result = compute()
     else:
@@ -45,27 +45,27 @@ def distances(function: Callable, port: Callable, x: np.ndarray, rounded: bool) 
     return value_apart, gradient_apart
 
 
-def check(function: Callable, port: Callable, x: np.ndarray) -> None:
+def check_rounding(function: Callable, port: Callable, x: np.ndarray) -> None:
     """Check that only rounded constants lie between a function and its port, and that the rounded function has them."""
-    assert max(distances(function, port, x, rounded=False)) > MOVED
-    assert max(distances(function, port, x, rounded=True)) < SAME
+    assert max(compute_distances(function, port, x, is_rounded=False)) > MIN_EFFECT
+    assert max(compute_distances(function, port, x, is_rounded=True)) < MAX_DISTANCE
 
 
-def numbers(*shape: int) -> np.ndarray:
+def make_numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape)
 
 
 @pytest.mark.parametrize("order", [0.5, 1, 1.3, 1.5, 2, 2.5, 3, 4])
 @pytest.mark.parametrize(("axis", "keeps_axis"), [(-1, True), (-1, False), (0, True), (None, True)])
-def test_a_norm_adds_to_itself_in_its_own_backward_alone(order, axis, keeps_axis):
-    def divided(x, norm):
+def test_a_norm_is_changed_only_in_its_own_backward(order, axis, keeps_axis):
+    def divide_by_norm(x, norm):
         norm = norm if keeps_axis else norm.unsqueeze(axis)
         return x / norm + norm
 
-    check(
-        lambda x: divided(x, x.norm(p=order, dim=axis, keepdim=keeps_axis)),
-        lambda x: divided(x, paddle.norm(x, p=order, axis=axis, keepdim=keeps_axis)),
-        numbers(3, 4, 5) * (1e-3 if 1 <= order <= 2 else 0.1 if order > 2 else 1e4),
+    check_rounding(
+        lambda x: divide_by_norm(x, x.norm(p=order, dim=axis, keepdim=keeps_axis)),
+        lambda x: divide_by_norm(x, paddle.norm(x, p=order, axis=axis, keepdim=keeps_axis)),
+        make_numbers(3, 4, 5) * (1e-3 if 1 <= order <= 2 else 0.1 if order > 2 else 1e4),
     )
 
 
@@ -92,14 +92,14 @@ NORMS = {
 
 @pytest.mark.parametrize("name", NORMS)
 def test_every_function_with_a_norm_has_its_backward(name):
-    check(*NORMS[name], numbers(3, 4, 5) * 0.001)
+    check_rounding(*NORMS[name], make_numbers(3, 4, 5) * 0.001)
 
 
 def test_normalize_adds_its_own_epsilon():
-    check(
+    check_rounding(
         lambda x: original.normalize(x, dim=-1, eps=2**-24),
         lambda x: ported.normalize(x, axis=-1, epsilon=2**-24),
-        numbers(3, 4, 5),
+        make_numbers(3, 4, 5),
     )
 
 
@@ -116,21 +116,24 @@ def test_an_interpolation_has_the_weights_of_its_kernel(mode, size):
     data_format, axes = INTERPOLATIONS[mode]
     corners = size.get("align_corners", False)
     length = {"size": [size["size"]] * axes} if "size" in size else {"scale_factor": [size["scale"]] * axes}
-    check(
+    check_rounding(
         lambda x: original.interpolate(x, mode=mode, align_corners=corners, **length),
         lambda x: ported.interpolate(x, mode=mode, align_corners=corners, data_format=data_format, **length),
-        numbers(1, 2, *(4, 5, 6)[3 - axes :]),
+        make_numbers(1, 2, *(4, 5, 6)[3 - axes :]),
     )
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_an_axis_that_keeps_its_length_moves_by_rounding_alone(mode):
-    """Of 5 and 10 elements, the factor 1.1 makes 5 and 11; torch copies along the first axis unless it is cubic."""
-    x = torch.tensor(numbers(1, 2, 5, 10))
+def test_an_axis_of_constant_length_changes_only_by_rounding(mode):
+    """With a scale of 1.1, 5 and 10 elements become 5 and 11.
+
+    Torch copies along the first axis unless the mode is cubic.
+    """
+    x = torch.tensor(make_numbers(1, 2, 5, 10))
     exact = original.interpolate(x, scale_factor=1.1, mode=mode)
     with ConstantRounding():
-        rounded = original.interpolate(x, scale_factor=1.1, mode=mode)
-    assert 0 < float((exact - rounded).abs().max()) < 1e-5
+        rounded_output = original.interpolate(x, scale_factor=1.1, mode=mode)
+    assert 0 < float((exact - rounded_output).abs().max()) < 1e-5
 
 
 POOLS = {
@@ -154,63 +157,63 @@ POOLS = {
 
 @pytest.mark.parametrize("name", POOLS)
 def test_a_pool_multiplies_by_a_rounded_count_in_its_backward(name):
-    check(*POOLS[name], numbers(1, 2, 5, 7))
+    check_rounding(*POOLS[name], make_numbers(1, 2, 5, 7))
 
 
-def composed_with_ignored(x: paddle.Tensor) -> paddle.Tensor:
+def compose_with_ignored(x: paddle.Tensor) -> paddle.Tensor:
     labels = paddle.to_tensor(LABELS)
     losses = ported.cross_entropy(x, labels, label_smoothing=0.1, reduction="none").flatten()
     is_counted = (labels != 0).astype(losses.dtype)
     return (losses * is_counted).sum() / is_counted.sum()
 
 
-def composed_with_weights(x: paddle.Tensor) -> paddle.Tensor:
+def compose_with_weights(x: paddle.Tensor) -> paddle.Tensor:
     labels, weights = paddle.to_tensor(LABELS), paddle.to_tensor([0.5, 1.0, 2.0], dtype=x.dtype)
-    smoothed = ported.label_smooth(ported.one_hot(labels, 3), epsilon=0.1).astype(x.dtype)
-    return -(smoothed * weights * ported.log_softmax(x, -1)).sum() / weights[labels].sum()
+    smoothed_labels = ported.label_smooth(ported.one_hot(labels, 3), epsilon=0.1).astype(x.dtype)
+    return -(smoothed_labels * weights * ported.log_softmax(x, -1)).sum() / weights[labels].sum()
 
 
-def cross_entropy(**options) -> Callable:
+def make_cross_entropy(**options) -> Callable:
     return lambda x: original.cross_entropy(x, torch.tensor(LABELS), **options)
 
 
 #: Probabilities with the rounding of float32.
-SOFT = (np.random.default_rng(2).dirichlet([1, 1, 1], 5)).astype(np.float32).astype(np.float64)
+SOFT_LABELS = (np.random.default_rng(2).dirichlet([1, 1, 1], 5)).astype(np.float32).astype(np.float64)
 LOSSES = {
     "mean": (
-        cross_entropy(label_smoothing=0.1),
+        make_cross_entropy(label_smoothing=0.1),
         lambda x: ported.cross_entropy(x, paddle.to_tensor(LABELS), label_smoothing=0.1),
     ),
     "sum": (
-        cross_entropy(label_smoothing=0.3, reduction="sum"),
+        make_cross_entropy(label_smoothing=0.3, reduction="sum"),
         lambda x: ported.cross_entropy(x, paddle.to_tensor(LABELS), label_smoothing=0.3, reduction="sum"),
     ),
-    "ignored": (cross_entropy(label_smoothing=0.1, ignore_index=0), composed_with_ignored),
+    "ignored": (make_cross_entropy(label_smoothing=0.1, ignore_index=0), compose_with_ignored),
     "weights": (
-        cross_entropy(label_smoothing=0.1, weight=torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)),
-        composed_with_weights,
+        make_cross_entropy(label_smoothing=0.1, weight=torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)),
+        compose_with_weights,
     ),
     "soft": (
-        lambda x: original.cross_entropy(x, torch.tensor(SOFT)),
-        lambda x: ported.cross_entropy(x, paddle.to_tensor(SOFT), soft_label=True),
+        lambda x: original.cross_entropy(x, torch.tensor(SOFT_LABELS)),
+        lambda x: ported.cross_entropy(x, paddle.to_tensor(SOFT_LABELS), soft_label=True),
     ),
     "soft and smoothed": (
-        lambda x: original.cross_entropy(x, torch.tensor(SOFT), label_smoothing=0.1),
-        lambda x: ported.cross_entropy(x, paddle.to_tensor(SOFT), soft_label=True, label_smoothing=0.1),
+        lambda x: original.cross_entropy(x, torch.tensor(SOFT_LABELS), label_smoothing=0.1),
+        lambda x: ported.cross_entropy(x, paddle.to_tensor(SOFT_LABELS), soft_label=True, label_smoothing=0.1),
     ),
 }
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_smoothed_labels_are_those_of_the_kernel(name):
-    check(*LOSSES[name], numbers(5, 3))
+def test_smoothed_labels_equal_the_kernels(name):
+    check_rounding(*LOSSES[name], make_numbers(5, 3))
 
 
-def test_labels_that_are_no_probabilities_keep_their_gradient():
-    with ConstantRounding() as rounded:
-        scores = torch.tensor(numbers(5, 3), requires_grad=True)
-        original.cross_entropy(scores, torch.tensor(SOFT * 1.01)).backward()
-    assert "total_of_labels" not in " ".join(rounded.descriptions)
+def test_labels_that_are_not_probabilities_keep_their_gradient():
+    with ConstantRounding() as constant_rounding:
+        scores = torch.tensor(make_numbers(5, 3), requires_grad=True)
+        original.cross_entropy(scores, torch.tensor(SOFT_LABELS * 1.01)).backward()
+    assert "total_of_labels" not in " ".join(constant_rounding.descriptions)
 
 
 PORT = """
@@ -260,7 +263,7 @@ def test_rounded_constants_pass_and_wrong_ones_do_not(name, command_line, tmp_pa
     assert out.startswith(headline) and status == headline.startswith("DRIFT"), out + err
 
 
-#: Name of a norm -> torch's function and Paddle's, of numbers (N, channels, length) whose variance is small.
+#: By name, torch's norm and Paddle's, of numbers (N, channels, length) with a small variance.
 EPSILONS = {
     "layer norm": (
         lambda x: original.layer_norm(x, [5], eps=1e-6),
@@ -270,17 +273,17 @@ EPSILONS = {
     "batch norm": (
         lambda x: original.batch_norm(x, torch.zeros(4).to(x), torch.ones(4).to(x), training=True),
         lambda x: ported.batch_norm(
-            x, paddle.zeros([4], x.dtype), paddle.ones([4], x.dtype), *affine(x), training=True
+            x, paddle.zeros([4], x.dtype), paddle.ones([4], x.dtype), *make_identity_affine(x), training=True
         ),
     ),
     "instance norm": (
         lambda x: original.instance_norm(x),
-        lambda x: ported.instance_norm(x, weight=affine(x)[0], bias=affine(x)[1]),
+        lambda x: ported.instance_norm(x, weight=make_identity_affine(x)[0], bias=make_identity_affine(x)[1]),
     ),
 }
 
 
-def affine(x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+def make_identity_affine(x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Return the gain and the bias of a norm of 4 channels that change nothing."""
     return paddle.ones([4], x.dtype), paddle.zeros([4], x.dtype)
 
@@ -288,11 +291,11 @@ def affine(x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
 @pytest.mark.parametrize("name", EPSILONS)
 def test_a_norm_has_the_epsilon_of_paddles_kernel_whatever_module_calls_it(name):
     function, port = EPSILONS[name]
-    x = 1e-3 * numbers(3, 4, 5)
-    assert max(distances(function, port, x, rounded=False)) > MOVED
+    x = 1e-3 * make_numbers(3, 4, 5)
+    assert max(compute_distances(function, port, x, is_rounded=False)) > MIN_EFFECT
     with round_epsilons():
-        assert max(distances(function, port, x, rounded=False)) < SAME
-    assert max(distances(function, port, x, rounded=False)) > MOVED
+        assert max(compute_distances(function, port, x, is_rounded=False)) < MAX_DISTANCE
+    assert max(compute_distances(function, port, x, is_rounded=False)) > MIN_EFFECT
 
 
 LAYER_NORM = "functional.layer_norm(x, [12])"
