@@ -1,11 +1,12 @@
-"""An independent check of a pair, which knows nothing of the gate: NumPy between the two frameworks.
+"""Check a pair independently of the gate, with NumPy between the two frameworks.
 
     python tests/pairs/independent.py PORT REFERENCE [KEY=VALUE]...
 
-Each side builds its model in a process of its own, in float64, without dropout. Weights go over by name, else by order
-and shape, those of a Paddle `Linear` transposed; then both compute loss and gradients on one batch. It prints the
-largest distance, relative to a tensor's size, and says whether that is below 1e-9: a constant that a kernel of Paddle's
-holds in float32 is more. Fused weights, random numbers and two models of different parts are not for it.
+Each side builds its model in a separate process, in float64, without dropout. Weights are copied by name, or otherwise
+by order and shape; weights of a Paddle `Linear` are transposed. Then both sides compute the loss and the gradients of
+one batch. The program prints the largest error, relative to a tensor's size, and whether it is below 1e-9. A constant
+that a Paddle kernel stores in float32 is a larger error. Fused weights, random numbers and models with different
+modules are not supported.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 AGREES = 1e-9
 
 
-def loaded(file: str):
+def load_side(file: str):
     spec = importlib.util.spec_from_file_location("side", file)
     assert spec is not None and spec.loader is not None
     sys.path.insert(0, str(Path(file).resolve().parent))
@@ -31,26 +32,28 @@ def loaded(file: str):
     return module
 
 
-def loss_of(side, model, batch, cross_entropy):
+def compute_loss(side, model, batch, cross_entropy):
     """Return the loss: the file's, the model's, or cross entropy of its logits."""
-    found = side.loss(model, batch) if hasattr(side, "loss") else model(**batch)
-    if isinstance(found, dict) and "loss" not in found:
-        return sum(found.values())
-    found = found["loss"] if isinstance(found, dict) else getattr(found, "loss", found)
-    found = found[0] if isinstance(found, tuple) else found
-    return found if found.ndim == 0 else cross_entropy(found.reshape((-1, found.shape[-1])), batch["labels"].flatten())
+    output = side.loss(model, batch) if hasattr(side, "loss") else model(**batch)
+    if isinstance(output, dict) and "loss" not in output:
+        return sum(output.values())
+    output = output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)
+    output = output[0] if isinstance(output, tuple) else output
+    return (
+        output if output.ndim == 0 else cross_entropy(output.reshape((-1, output.shape[-1])), batch["labels"].flatten())
+    )
 
 
-def reference(file: str, config: dict, folder: Path) -> None:
+def run_reference(file: str, config: dict, folder: Path) -> None:
     import torch
 
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
-    side = loaded(file)
+    side = load_side(file)
     model = side.build(config)
-    made = side.batch(config, np.random.default_rng(0)) if hasattr(side, "batch") else None
-    if made is not None:
-        np.savez(folder / "batch.npz", **made)
+    inputs = side.batch(config, np.random.default_rng(0)) if hasattr(side, "batch") else None
+    if inputs is not None:
+        np.savez(folder / "batch.npz", **inputs)
     batch = {name: torch.from_numpy(np.asarray(value)) for name, value in np.load(folder / "batch.npz").items()}
     batch = {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
     for module in model.modules():
@@ -58,17 +61,21 @@ def reference(file: str, config: dict, folder: Path) -> None:
             module.p = 0.0
     model.double().train()
     np.savez(folder / "weights.npz", **{name: value.detach().numpy() for name, value in model.named_parameters()})
-    loss = loss_of(side, model, batch, torch.nn.functional.cross_entropy)
+    loss = compute_loss(side, model, batch, torch.nn.functional.cross_entropy)
     loss.backward()
-    gradients = {name: one.grad.numpy() for name, one in model.named_parameters() if one.grad is not None}
+    gradients = {
+        name: trained_parameter.grad.numpy()
+        for name, trained_parameter in model.named_parameters()
+        if trained_parameter.grad is not None
+    }
     np.savez(folder / "reference.npz", loss=loss.detach().numpy(), **gradients)
 
 
-def port(file: str, config: dict, folder: Path) -> None:
+def run_port(file: str, config: dict, folder: Path) -> None:
     import paddle
 
     paddle.set_default_dtype("float64")
-    side = loaded(file)
+    side = load_side(file)
     model = side.build(config)
     batch = {name: paddle.to_tensor(value) for name, value in np.load(folder / "batch.npz").items()}
     batch = {name: value.astype("float64") if value.is_floating_point() else value for name, value in batch.items()}
@@ -78,43 +85,43 @@ def port(file: str, config: dict, folder: Path) -> None:
             layer.p = 0.0
     weights = dict(np.load(folder / "weights.npz"))
     counterparts: dict[str, tuple[str, bool]] = {}
-    left = dict(weights)
+    remaining_weights = dict(weights)
     for name, parameter in model.named_parameters():
         is_turned = isinstance(layers[name.rpartition(".")[0]], paddle.nn.Linear) and parameter.ndim == 2
         shape = tuple(parameter.shape[::-1] if is_turned else parameter.shape)
-        fits = [other for other, value in left.items() if value.shape == shape]
-        if not fits and not is_turned:  # an output layer kept as inputs x outputs
+        fits = [other for other, value in remaining_weights.items() if value.shape == shape]
+        if not fits and not is_turned:  # an output layer stored as inputs x outputs
             is_turned, shape = True, shape[::-1]
-            fits = [other for other, value in left.items() if value.shape == shape]
+            fits = [other for other, value in remaining_weights.items() if value.shape == shape]
         if not fits:
             raise SystemExit(f"no parameter of the reference is left for {name}, {list(shape)}")
         counterparts[name] = (name if name in fits else fits[0], is_turned)
-        value = left.pop(counterparts[name][0])
+        value = remaining_weights.pop(counterparts[name][0])
         parameter.set_value(paddle.to_tensor(value.T if is_turned else value))
     model.train()
-    loss = loss_of(side, model, batch, paddle.nn.functional.cross_entropy)
+    loss = compute_loss(side, model, batch, paddle.nn.functional.cross_entropy)
     loss.backward()
     gradients = {
-        theirs: one.grad.numpy().T if is_turned else one.grad.numpy()
-        for name, one in model.named_parameters()
-        if one.grad is not None
+        theirs: trained_parameter.grad.numpy().T if is_turned else trained_parameter.grad.numpy()
+        for name, trained_parameter in model.named_parameters()
+        if trained_parameter.grad is not None
         for theirs, is_turned in [counterparts[name]]
     }
     np.savez(folder / "port.npz", loss=loss.numpy(), **gradients)
 
 
-def distances(folder: Path) -> dict[str, float]:
-    """Return by name how far the port's loss and gradients are off."""
+def compute_errors(folder: Path) -> dict[str, float]:
+    """Return the relative errors of the port's loss and gradients, by name."""
     theirs, ours = np.load(folder / "reference.npz"), np.load(folder / "port.npz")
     largest = max(np.abs(theirs[name]).max() for name in theirs.files)
-    found = {}
+    errors = {}
     for name in theirs.files:
         if name not in ours.files:
-            found[name] = np.inf
+            errors[name] = np.inf
             continue
-        size = max(np.sqrt(np.mean(theirs[name] ** 2)), 1e-6 * largest)  # a key's bias has none
-        found[name] = float(np.sqrt(np.mean((ours[name] - theirs[name]) ** 2)) / size)
-    return found
+        size = max(np.sqrt(np.mean(theirs[name] ** 2)), 1e-6 * largest)  # the gradient of a key's bias is zero
+        errors[name] = float(np.sqrt(np.mean((ours[name] - theirs[name]) ** 2)) / size)
+    return errors
 
 
 def main(port_file: str, reference_file: str, *pairs: str) -> int:
@@ -123,18 +130,22 @@ def main(port_file: str, reference_file: str, *pairs: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for side, file in (("reference", reference_file), ("port", port_file)):
             words = [sys.executable, __file__, f"--{side}", file, json.dumps(config), folder]
-            done = subprocess.run(words, capture_output=True, text=True)
-            if done.returncode:
-                print(f"{side}: {done.stderr.strip().splitlines()[-1]}")
+            process = subprocess.run(words, capture_output=True, text=True)
+            if process.returncode:
+                print(f"{side}: {process.stderr.strip().splitlines()[-1]}")
                 return 2
-        found = distances(Path(folder))
-    worst = max(found, key=found.__getitem__)
-    print(f"{'agrees' if found[worst] < AGREES else 'differs'}: loss {found['loss']:.1e}, {worst} {found[worst]:.1e}")
-    return int(found[worst] >= AGREES)
+        errors = compute_errors(Path(folder))
+    worst_name = max(errors, key=errors.__getitem__)
+    worst_error = errors[worst_name]
+    verdict = "agrees" if worst_error < AGREES else "differs"
+    print(f"{verdict}: loss {errors['loss']:.1e}, {worst_name} {worst_error:.1e}")
+    return int(worst_error >= AGREES)
 
 
 if __name__ == "__main__":
     if sys.argv[1] in ("--reference", "--port"):
-        {"--reference": reference, "--port": port}[sys.argv[1]](sys.argv[2], json.loads(sys.argv[3]), Path(sys.argv[4]))
+        {"--reference": run_reference, "--port": run_port}[sys.argv[1]](
+            sys.argv[2], json.loads(sys.argv[3]), Path(sys.argv[4])
+        )
     else:
         sys.exit(main(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Language models and taggers as pairs: correct ports pass, and faults that people made are named by their lines."""
+"""Test language models and taggers as pairs: correct ports pass, and realistic faults are named by their lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from faulty_ports import PAIRS, Fault, named_lines, run_gate
 from soak import some
 
-#: Pair -> name of a fault -> the fault.
+#: By pair and name, a fault.
 FAULTS: dict[str, dict[str, Fault]] = {
     "deepseek_v3": {
         "other epsilon": Fault("keepdim=True) + 1e-6)", "keepdim=True) + 1e-5)"),
@@ -133,7 +133,7 @@ FAULTS: dict[str, dict[str, Fault]] = {
         ),
         "sum over the next tag": Fault("paddle.logsumexp(paths, 1)", "paddle.logsumexp(paths, 2)"),
         "dropout behind the emissions": Fault(
-            "self.emission(self.dropout(hidden))", "self.dropout(self.emission(hidden))"
+            "self.emission(self.dropout(states))", "self.dropout(self.emission(states))"
         ),
         "sum of the examples": Fault(
             "self.score(emissions, tags, mask)).mean()", "self.score(emissions, tags, mask)).sum()"
@@ -160,7 +160,7 @@ FAULTS: dict[str, dict[str, Fault]] = {
     },
 }
 
-#: Faults of which the class or function that holds the faulty line is named, and not that line.
+#: Faults whose headline names the enclosing class or function instead of the faulty line.
 NAMED_NEARBY = {
     "deepseek_v3": {"weights with the correction bias", "groups by the best expert"},
     "gpt_oss": {"no one added to up", "gate clamped from below", "gate and up as halves"},
@@ -174,7 +174,7 @@ NAMED_NEARBY = {
     "llama_permuted": {"heads tiled"},
 }
 HIDDEN_SCORES = "hidden scores are so large that all scores look like the reference's: what hides them is named"
-#: Faults that are named at another place, and why.
+#: Faults that are named at another place, and the reason.
 NAMED_ELSEWHERE = {
     "deepseek_v3": {"rotated halves": HIDDEN_SCORES},
     "qwen3_moe": {
@@ -189,7 +189,7 @@ NAMED_ELSEWHERE = {
     "llama_permuted": {"rotated halves": "the rows of queries and keys are in another order anyway"},
 }
 
-#: Pair, code of its port, and what another correct port has for it.
+#: Pair, code of its port, and equivalent code.
 CORRECT_VARIANTS = [
     (
         "bilstm_crf",
@@ -228,11 +228,13 @@ def test_a_correct_port_passes(pair, command_line, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pair", "removed", "added"), some(CORRECT_VARIANTS), ids=lambda value: value.split("(")[0])
-def test_a_port_that_computes_the_same_in_another_way_passes(pair, removed, added, command_line, tmp_path):
+@pytest.mark.parametrize(
+    ("pair", "original_code", "equivalent_code"), some(CORRECT_VARIANTS), ids=lambda value: value.split("(")[0]
+)
+def test_an_equivalent_port_passes(pair, original_code, equivalent_code, command_line, tmp_path):
     port = (PAIRS / pair / "port.py").read_text()
-    assert port.count(removed) == 1
-    (tmp_path / "port.py").write_text(port.replace(removed, added))
+    assert port.count(original_code) == 1
+    (tmp_path / "port.py").write_text(port.replace(original_code, equivalent_code))
     status, out = run_gate(command_line, pair, tmp_path / "port.py", tmp_path)
     assert status == 0, out
 
@@ -248,13 +250,15 @@ def test_a_fault_is_named(pair, name, command_line, tmp_path):
     [line] = (number for number, text in enumerate(faulty.splitlines(), 1) if code in text)
     lines = named_lines(out.splitlines()[0])
     if name in NAMED_NEARBY.get(pair, ()):
-        block = blocks_of(faulty)[line - 1]
-        assert block is not None and any(blocks_of(faulty)[one - 1] == block for one in lines), out
+        block = list_enclosing_blocks(faulty)[line - 1]
+        assert block is not None and any(
+            list_enclosing_blocks(faulty)[line_in_block - 1] == block for line_in_block in lines
+        ), out
     elif name not in NAMED_ELSEWHERE.get(pair, ()):
         assert line in lines, out
 
 
-def blocks_of(source: str) -> list[str | None]:
+def list_enclosing_blocks(source: str) -> list[str | None]:
     """Return for each line of a file the name of the class or module-level function that holds it; None outside."""
     blocks: list[str | None] = [None] * len(source.splitlines())
     for node in ast.parse(source).body:

@@ -1,4 +1,4 @@
-"""Models of vision, audio, generation and training as pairs: the correct port passes, and faults are named."""
+"""Test models of vision, audio, generation and training as pairs: the correct port passes, and faults are named."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ FAULTS = {
     },
 }
 EDITS = [(pair, name) for pair, faults in FAULTS.items() for name in faults]
-#: Faults whose place the headline does not name -> the place that it names, and the reason.
+#: By fault that the headline names at another place, this place and the reason.
 NAMED_ELSEWHERE = {
     "whisper memory without norm": "the projection that reads it: the norm, which would be named, does not run",
     "quantization weight without gradient": "the first use of the weight: without a gradient its layout is not known",
@@ -180,7 +180,7 @@ def test_a_correct_port_passes(pair, command_line, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("pair", "name"), some(EDITS, 3))
 def test_a_fault_is_named(pair, name, command_line, tmp_path):
-    """The headline has the edited line, or the module or line next to it."""
+    """The headline names the edited line, or the module or line next to it."""
     fault = FAULTS[pair][name]
     lines = {line_number(fault.correct, (PAIRS / pair / "port.py").read_text())}
     port, source = fault.put_into(pair, tmp_path)
@@ -193,5 +193,5 @@ def test_a_fault_is_named(pair, name, command_line, tmp_path):
         assert named_lines(headline) & lines or (fault.near and fault.near in headline), out
 
 
-def test_every_fault_that_is_named_elsewhere_is_one_of_the_faults():
+def test_every_exception_names_an_existing_fault():
     assert {*NAMED_ELSEWHERE} <= {" ".join(edit) for edit in EDITS}

@@ -21,8 +21,8 @@ def build(config):
 
 def batch(config, rng):
     for rows in range(4, 4 + config.get("batches", 2)):
-        made = {"x": rng.standard_normal((rows, 6))}
-        yield {**made, "labels": rng.integers(0, 3, rows)} if config.get("labels", True) else made
+        inputs = {"x": rng.standard_normal((rows, 6))}
+        yield {**inputs, "labels": rng.integers(0, 3, rows)} if config.get("labels", True) else inputs
 
 
 def loss(model, batch):

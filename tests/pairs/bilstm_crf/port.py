@@ -1,4 +1,4 @@
-"""The tagger in Paddle: scores of tags by gathers over all steps, transitions from the next tag to the one before."""
+"""The tagger in Paddle: tag scores by gathers over all steps, and transitions from the next tag to the previous tag."""
 
 import paddle
 from paddle import nn
@@ -13,9 +13,9 @@ class Crf(nn.Layer):
         self.transitions = self.create_parameter([num_tags, num_tags], default_initializer=normal)
 
     def score(self, emissions, tags, mask):
-        emitted = emissions.take_along_axis(tags.unsqueeze(-1), -1).squeeze(-1)
+        emission_scores = emissions.take_along_axis(tags.unsqueeze(-1), -1).squeeze(-1)
         moved = self.transitions.gather_nd(paddle.stack([tags[:, :-1], tags[:, 1:]], -1))
-        score = (emitted * mask).sum(1) + (moved * mask[:, 1:]).sum(1)
+        score = (emission_scores * mask).sum(1) + (moved * mask[:, 1:]).sum(1)
         last = tags.take_along_axis(mask.sum(1, keepdim=True).astype("int64") - 1, 1).squeeze(1)
         return score + self.start.gather(tags[:, 0]) + self.end.gather(last)
 
@@ -40,8 +40,8 @@ class Tagger(nn.Layer):
         self.emission, self.crf = nn.Linear(2 * hidden_size, num_tags), Crf(num_tags)
 
     def forward(self, tokens, tags, mask):
-        hidden, _ = self.lstm(self.dropout(self.embedding(tokens)))
-        return self.crf(self.emission(self.dropout(hidden)), tags, mask)
+        states, _ = self.lstm(self.dropout(self.embedding(tokens)))
+        return self.crf(self.emission(self.dropout(states)), tags, mask)
 
 
 def build(config):

@@ -15,8 +15,8 @@ class Crf(nn.Module):
         examples = torch.arange(len(tags))
         score = self.start[tags[:, 0]] + emissions[examples, 0, tags[:, 0]]
         for step in range(1, tags.shape[1]):
-            moved = self.transitions[tags[:, step - 1], tags[:, step]] + emissions[examples, step, tags[:, step]]
-            score = score + moved * mask[:, step]
+            transition = self.transitions[tags[:, step - 1], tags[:, step]] + emissions[examples, step, tags[:, step]]
+            score = score + transition * mask[:, step]
         last = tags[examples, mask.sum(1).long() - 1]
         return score + self.end[last]
 
@@ -39,8 +39,8 @@ class Tagger(nn.Module):
         self.emission, self.crf = nn.Linear(2 * hidden_size, num_tags), Crf(num_tags)
 
     def forward(self, tokens, tags, mask):
-        hidden, _ = self.lstm(self.dropout(self.embedding(tokens)))
-        return self.crf(self.emission(self.dropout(hidden)), tags, mask)
+        states, _ = self.lstm(self.dropout(self.embedding(tokens)))
+        return self.crf(self.emission(self.dropout(states)), tags, mask)
 
 
 def build(config):

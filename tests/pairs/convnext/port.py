@@ -18,10 +18,10 @@ class ChannelNorm(nn.Layer):
         self.epsilon = epsilon
 
     def forward(self, x):
-        centered = x - x.mean(1, keepdim=True)
-        variance = centered.square().mean(1, keepdim=True)
-        normalized = centered / paddle.sqrt(variance + self.epsilon)
-        return normalized * self.weight.reshape([1, -1, 1, 1]) + self.bias.reshape([1, -1, 1, 1])
+        deviation = x - x.mean(1, keepdim=True)
+        variance = deviation.square().mean(1, keepdim=True)
+        y = deviation / paddle.sqrt(variance + self.epsilon)
+        return y * self.weight.reshape([1, -1, 1, 1]) + self.bias.reshape([1, -1, 1, 1])
 
 
 class DropPath(nn.Layer):

@@ -44,8 +44,8 @@ class DisentangledAttention(nn.Layer):
         of_keys = (key @ position_query.transpose([0, 1, 3, 2])).take_along_axis(place, -1)
         scores = scores + of_keys.transpose([0, 1, 3, 2]) / scale
         scores = paddle.where(visible, scores, paddle.full([], paddle.finfo(scores.dtype).min, scores.dtype))
-        mixed = self.dropout(F.softmax(scores, -1)) @ value
-        return mixed.transpose([0, 2, 1, 3]).flatten(2)
+        context = self.dropout(F.softmax(scores, -1)) @ value
+        return context.transpose([0, 2, 1, 3]).flatten(2)
 
 
 class Output(nn.Layer):

@@ -6,8 +6,8 @@ from paddle.nn import functional as F
 
 def build(config):
     family = config.pop("family")
-    made = getattr(paddlenlp.transformers, f"{family}Config")(**config)
-    return getattr(paddlenlp.transformers, f"{family}ForCausalLM")(made)
+    model_config = getattr(paddlenlp.transformers, f"{family}Config")(**config)
+    return getattr(paddlenlp.transformers, f"{family}ForCausalLM")(model_config)
 
 
 def loss(model, batch):

@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 def build(config):
     family, _ = config.pop("family"), config.pop("masked", None)
-    made = getattr(transformers, f"{family}Config")(**config)
-    return getattr(transformers, f"{family}ForCausalLM")(made)
+    model_config = getattr(transformers, f"{family}Config")(**config)
+    return getattr(transformers, f"{family}ForCausalLM")(model_config)
 
 
 def batch(config, rng):

@@ -82,8 +82,8 @@ class LatentAttention(nn.Layer):
         scores = query @ key * self.scale
         ahead = paddle.ones([length, length], dtype="bool").triu(1)
         weights = F.softmax(scores.masked_fill(ahead, float("-inf")), -1)
-        mixed = (weights @ value.transpose([0, 2, 1, 3])).transpose([0, 2, 1, 3])
-        return self.o_proj(mixed.reshape([batch_size, length, -1]))
+        context = (weights @ value.transpose([0, 2, 1, 3])).transpose([0, 2, 1, 3])
+        return self.o_proj(context.reshape([batch_size, length, -1]))
 
 
 class GatedMLP(nn.Layer):
@@ -128,14 +128,14 @@ class Experts(nn.Layer):
 
     def forward(self, x):
         tokens = x.reshape([-1, x.shape[-1]])
-        chosen, weights = self.gate(tokens)
-        mixed = paddle.zeros_like(tokens)
+        expert_ids, weights = self.gate(tokens)
+        outputs = paddle.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
-            rows, columns = paddle.nonzero(chosen == number, as_tuple=True)
+            rows, columns = paddle.nonzero(expert_ids == number, as_tuple=True)
             if rows.shape[0]:
                 share = weights[rows, columns].unsqueeze(-1)
-                mixed = mixed.index_add(rows, 0, expert(tokens[rows]) * share)
-        return mixed.reshape(x.shape) + self.shared_experts(x)
+                outputs = outputs.index_add(rows, 0, expert(tokens[rows]) * share)
+        return outputs.reshape(x.shape) + self.shared_experts(x)
 
 
 class Block(nn.Layer):

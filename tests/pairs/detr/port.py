@@ -165,13 +165,13 @@ def corners(boxes):
     return paddle.concat([centers - 0.5 * sizes, centers + 0.5 * sizes], -1)
 
 
-def generalized_iou(one, other):
+def generalized_iou(boxes, targets):
     """Return the generalized intersection over union of pairs of boxes, (...)."""
-    low, high = paddle.maximum(one[..., :2], other[..., :2]), paddle.minimum(one[..., 2:], other[..., 2:])
+    low, high = paddle.maximum(boxes[..., :2], targets[..., :2]), paddle.minimum(boxes[..., 2:], targets[..., 2:])
     overlap = (high - low).clip(min=0).prod(-1)
-    area = (one[..., 2:] - one[..., :2]).prod(-1) + (other[..., 2:] - other[..., :2]).prod(-1)
+    area = (boxes[..., 2:] - boxes[..., :2]).prod(-1) + (targets[..., 2:] - targets[..., :2]).prod(-1)
     union = area - overlap
-    low, high = paddle.minimum(one[..., :2], other[..., :2]), paddle.maximum(one[..., 2:], other[..., 2:])
+    low, high = paddle.minimum(boxes[..., :2], targets[..., :2]), paddle.maximum(boxes[..., 2:], targets[..., 2:])
     hull = (high - low).prod(-1)
     return overlap / union - (hull - union) / hull
 

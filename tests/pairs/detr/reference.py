@@ -32,12 +32,14 @@ def corners(boxes):
     return torch.cat([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1)
 
 
-def generalized_iou(one, other):
-    areas = [(boxes[..., 2:] - boxes[..., :2]).prod(-1) for boxes in (one, other)]
-    overlap = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
+def generalized_iou(boxes, targets):
+    areas = [(box_set[..., 2:] - box_set[..., :2]).prod(-1) for box_set in (boxes, targets)]
+    overlap = (torch.minimum(boxes[..., 2:], targets[..., 2:]) - torch.maximum(boxes[..., :2], targets[..., :2])).clamp(
+        min=0
+    )
     overlap = overlap.prod(-1)
     union = areas[0] + areas[1] - overlap
-    hull = (torch.maximum(one[..., 2:], other[..., 2:]) - torch.minimum(one[..., :2], other[..., :2])).prod(-1)
+    hull = (torch.maximum(boxes[..., 2:], targets[..., 2:]) - torch.minimum(boxes[..., :2], targets[..., :2])).prod(-1)
     return overlap / union - (hull - union) / hull
 
 

@@ -5,5 +5,5 @@ import paddlenlp.transformers
 
 def build(config):
     family = config.pop("family")
-    made = getattr(paddlenlp.transformers, f"{family}Config")(num_labels=3, **config)
-    return getattr(paddlenlp.transformers, f"{family}ForSequenceClassification")(made)
+    model_config = getattr(paddlenlp.transformers, f"{family}Config")(num_labels=3, **config)
+    return getattr(paddlenlp.transformers, f"{family}ForSequenceClassification")(model_config)

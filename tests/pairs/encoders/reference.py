@@ -6,8 +6,8 @@ import transformers
 
 def build(config):
     family = config.pop("family")
-    made = getattr(transformers, f"{family}Config")(num_labels=3, **config)
-    return getattr(transformers, f"{family}ForSequenceClassification")(made)
+    model_config = getattr(transformers, f"{family}Config")(num_labels=3, **config)
+    return getattr(transformers, f"{family}ForSequenceClassification")(model_config)
 
 
 def batch(config, rng):

@@ -49,8 +49,8 @@ class Resampler(nn.Module):
         media = (media + self.media_positions).flatten(0, 1)
         latents = self.latents.expand(count * images, -1, -1)
         for norm_media, attention, dense in zip(self.norm_media, self.attentions, self.feed_forwards, strict=True):
-            normalized = attention.norm(latents)
-            latents = latents + attention(normalized, torch.cat([norm_media(media), normalized], 1))
+            y = attention.norm(latents)
+            latents = latents + attention(y, torch.cat([norm_media(media), y], 1))
             latents = latents + dense(latents)
         return self.norm(latents).unflatten(0, (count, images)).flatten(1, 2)
 

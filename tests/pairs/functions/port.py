@@ -1,17 +1,17 @@
-"""The port of reference.py. Of every function there is a wrong one (wrong=true), as somebody might port it."""
+"""The port of reference.py; wrong=true selects a fault of each function that a person could make."""
 
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
 
-def turned(function):
+def channels_first(function):
     """Apply a function of channels and positions to positions and channels."""
     return lambda x: function(x.transpose([0, 2, 1])).transpose([0, 2, 1])
 
 
 def resize(**options):
-    return turned(lambda x: F.interpolate(x, mode="linear", data_format="NCW", **options))
+    return channels_first(lambda x: F.interpolate(x, mode="linear", data_format="NCW", **options))
 
 
 def weights(x, first=0.1):
@@ -23,15 +23,15 @@ def heads(x, causal=True):
     return F.scaled_dot_product_attention(x, x, x, is_causal=causal).reshape([len(x), 6, 12])
 
 
-def taken(x, order):
+def gather_positions(x, order):
     return paddle.take_along_axis(x, order.reshape([1, 6, 1]).expand([len(x), 6, 12]), 1)
 
 
-def shuffled(x, factor):
+def shuffle_pixels(x, factor):
     return factor(x.transpose([0, 2, 1]).reshape([-1, 12, 2, 3])).reshape([-1, 6, 12])
 
 
-def swapped(x):
+def shuffle_in_wrong_order(x):
     b, c, h, w = x.shape
     return x.reshape([b, 2, 2, c // 4, h, w]).transpose([0, 3, 4, 1, 5, 2]).reshape([b, c // 4, 2 * h, 2 * w])
 
@@ -48,20 +48,20 @@ RIGHT = {
     "std": lambda x: x / (x.std(-1, keepdim=True) + 1e-3),
     "logsumexp": lambda x: x - paddle.logsumexp(x, -1, keepdim=True),
     "cumsum": lambda x: x.cumsum(1),
-    "avg_pool": turned(lambda x: F.avg_pool1d(x, 3, 1, 1, exclusive=False)),
-    "adaptive_avg_pool": turned(lambda x: F.adaptive_avg_pool1d(x, 4)),
-    "max_pool": turned(lambda x: F.max_pool1d(x, 2)),
-    "reflect": turned(lambda x: F.pad(x, [1, 2], mode="reflect", data_format="NCL")),
+    "avg_pool": channels_first(lambda x: F.avg_pool1d(x, 3, 1, 1, exclusive=False)),
+    "adaptive_avg_pool": channels_first(lambda x: F.adaptive_avg_pool1d(x, 4)),
+    "max_pool": channels_first(lambda x: F.max_pool1d(x, 2)),
+    "reflect": channels_first(lambda x: F.pad(x, [1, 2], mode="reflect", data_format="NCL")),
     "glu": lambda x: paddle.concat([F.glu(x, -1)] * 2, -1),
-    "pixel_shuffle": lambda x: shuffled(x, lambda image: F.pixel_shuffle(image, 2)),
+    "pixel_shuffle": lambda x: shuffle_pixels(x, lambda image: F.pixel_shuffle(image, 2)),
     "roll": lambda x: x.roll(1, 1),
     "einsum": lambda x: paddle.einsum("bid,bjd->bij", x, x) @ x,
     "attention": lambda x: F.softmax(x @ x.transpose([0, 2, 1]) / 12**0.5, -1) @ x,
     "causal_attention": heads,
-    "gather": lambda x: taken(x, paddle.arange(5, -1, -1)),
+    "gather": lambda x: gather_positions(x, paddle.arange(5, -1, -1)),
     "masked_fill": lambda x: x.masked_fill(x > 0.5, 0.1),
     "where": lambda x: paddle.where(x > 0, x, 0.1 * x),
-    "local_response": turned(lambda x: F.local_response_norm(x, 3, data_format="NCL")),
+    "local_response": channels_first(lambda x: F.local_response_norm(x, 3, data_format="NCL")),
     "layer_norm": lambda x: F.layer_norm(x, 12),
     "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
     "elu": lambda x: F.elu(x, 0.7),
@@ -110,20 +110,20 @@ WRONG = {
     "std": lambda x: x / (x.std(-1, unbiased=False, keepdim=True) + 1e-3),
     "logsumexp": lambda x: x - paddle.logsumexp(x, 1, keepdim=True),
     "cumsum": lambda x: x.cumsum(-1),
-    "avg_pool": turned(lambda x: F.avg_pool1d(x, 3, 1, 1)),
-    "adaptive_avg_pool": turned(lambda x: F.adaptive_max_pool1d(x, 4)),
-    "max_pool": turned(lambda x: F.avg_pool1d(x, 2)),
-    "reflect": turned(lambda x: F.pad(x, [1, 2], mode="replicate", data_format="NCL")),
+    "avg_pool": channels_first(lambda x: F.avg_pool1d(x, 3, 1, 1)),
+    "adaptive_avg_pool": channels_first(lambda x: F.adaptive_max_pool1d(x, 4)),
+    "max_pool": channels_first(lambda x: F.avg_pool1d(x, 2)),
+    "reflect": channels_first(lambda x: F.pad(x, [1, 2], mode="replicate", data_format="NCL")),
     "glu": lambda x: paddle.concat([F.swiglu(x)] * 2, -1),
-    "pixel_shuffle": lambda x: shuffled(x, swapped),
+    "pixel_shuffle": lambda x: shuffle_pixels(x, shuffle_in_wrong_order),
     "roll": lambda x: x.roll(-1, 1),
     "einsum": lambda x: paddle.einsum("bid,bje->bij", x, x) @ x,
     "attention": lambda x: F.softmax(x @ x.transpose([0, 2, 1]) / 12**0.5, 1) @ x,
     "causal_attention": lambda x: heads(x, causal=False),
-    "gather": lambda x: taken(x, paddle.arange(6)),
+    "gather": lambda x: gather_positions(x, paddle.arange(6)),
     "masked_fill": lambda x: x.masked_fill(x >= 0.45, 0.1),
     "where": lambda x: paddle.where(x > 0, 0.1 * x, x),
-    "local_response": turned(lambda x: F.local_response_norm(x, 3, alpha=1e-3, data_format="NCL")),
+    "local_response": channels_first(lambda x: F.local_response_norm(x, 3, alpha=1e-3, data_format="NCL")),
     "layer_norm": lambda x: F.layer_norm(x, 12, epsilon=1e-6),
     "leaky_relu": lambda x: F.leaky_relu(x),
     "elu": lambda x: F.elu(x),
@@ -160,7 +160,7 @@ WRONG = {
     "poisson": lambda p, t, y: F.poisson_nll_loss(p, t, log_input=False),
     "soft_margin": lambda p, t, y: F.soft_margin_loss(p, 2 * t),
 }
-#: The last of RIGHT that is a function, and no loss.
+#: The last function of RIGHT; the entries after it are losses.
 LAST = "topk"
 
 

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-def turned(function):
+def channels_first(function):
     """Apply a function of channels and positions to positions and channels."""
     return lambda x: function(x.transpose(1, 2)).transpose(1, 2)
 
@@ -20,9 +20,9 @@ def heads(x):
 
 
 FUNCTIONS = {
-    "interpolate": turned(lambda x: F.interpolate(x, scale_factor=1.5, mode="linear")),
-    "interpolate_size": turned(lambda x: F.interpolate(x, size=7, mode="linear")),
-    "interpolate_corners": turned(lambda x: F.interpolate(x, size=8, mode="linear", align_corners=True)),
+    "interpolate": channels_first(lambda x: F.interpolate(x, scale_factor=1.5, mode="linear")),
+    "interpolate_size": channels_first(lambda x: F.interpolate(x, size=7, mode="linear")),
+    "interpolate_corners": channels_first(lambda x: F.interpolate(x, size=8, mode="linear", align_corners=True)),
     "normalize": lambda x: F.normalize(x, dim=-1),
     "cosine": lambda x: x * F.cosine_similarity(x, x.flip(1), dim=-1)[..., None],
     "temperature": lambda x: F.softmax(x / 0.07, -1),
@@ -31,10 +31,10 @@ FUNCTIONS = {
     "std": lambda x: x / (x.std(-1, keepdim=True) + 1e-3),
     "logsumexp": lambda x: x - torch.logsumexp(x, -1, keepdim=True),
     "cumsum": lambda x: x.cumsum(1),
-    "avg_pool": turned(lambda x: F.avg_pool1d(x, 3, 1, 1)),
-    "adaptive_avg_pool": turned(lambda x: F.adaptive_avg_pool1d(x, 4)),
-    "max_pool": turned(lambda x: F.max_pool1d(x, 2)),
-    "reflect": turned(lambda x: F.pad(x, (1, 2), mode="reflect")),
+    "avg_pool": channels_first(lambda x: F.avg_pool1d(x, 3, 1, 1)),
+    "adaptive_avg_pool": channels_first(lambda x: F.adaptive_avg_pool1d(x, 4)),
+    "max_pool": channels_first(lambda x: F.max_pool1d(x, 2)),
+    "reflect": channels_first(lambda x: F.pad(x, (1, 2), mode="reflect")),
     "glu": lambda x: torch.cat([F.glu(x, -1)] * 2, -1),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x.transpose(1, 2).reshape(-1, 12, 2, 3), 2).reshape(-1, 6, 12),
     "roll": lambda x: x.roll(1, 1),
@@ -44,7 +44,7 @@ FUNCTIONS = {
     "gather": lambda x: x.gather(1, torch.arange(5, -1, -1)[None, :, None].expand(len(x), 6, 12)),
     "masked_fill": lambda x: x.masked_fill(x > 0.5, 0.1),
     "where": lambda x: torch.where(x > 0, x, 0.1 * x),
-    "local_response": turned(lambda x: F.local_response_norm(x, 3)),
+    "local_response": channels_first(lambda x: F.local_response_norm(x, 3)),
     "layer_norm": lambda x: F.layer_norm(x, (12,)),
     "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
     "elu": lambda x: F.elu(x, 0.7),

@@ -53,12 +53,12 @@ class Attention(nn.Layer):
         key, value = self.rotate(key).unsqueeze(2), value.unsqueeze(2)
         scores = cap(query @ key.transpose([0, 1, 2, 4, 3]) * SCORE_SCALE, SCORE_CAP)
         distance = paddle.arange(length).unsqueeze(1) - paddle.arange(length)
-        hidden = distance < 0
+        is_masked = distance < 0
         if self.window is not None:
-            hidden = hidden | (distance >= self.window)
-        scores = scores + hidden.astype(scores.dtype) * paddle.finfo(scores.dtype).min
-        mixed = (F.softmax(scores, -1) @ value).flatten(1, 2)
-        return self.o_proj(mixed.transpose([0, 2, 1, 3]).flatten(2))
+            is_masked = is_masked | (distance >= self.window)
+        scores = scores + is_masked.astype(scores.dtype) * paddle.finfo(scores.dtype).min
+        context = (F.softmax(scores, -1) @ value).flatten(1, 2)
+        return self.o_proj(context.transpose([0, 2, 1, 3]).flatten(2))
 
 
 class GatedMLP(nn.Layer):

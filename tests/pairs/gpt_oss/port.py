@@ -69,12 +69,12 @@ class Router(nn.Layer):
         scores = F.linear(tokens, self.weight.t(), self.bias)
         top, experts = scores.topk(NUM_CHOSEN, -1)
         weights = F.softmax(top, -1)
-        chosen = F.one_hot(experts, NUM_EXPERTS).astype(weights.dtype)
-        return (weights.unsqueeze(-1) * chosen).sum(1)
+        expert_mask = F.one_hot(experts, NUM_EXPERTS).astype(weights.dtype)
+        return (weights.unsqueeze(-1) * expert_mask).sum(1)
 
 
 class Experts(nn.Layer):
-    """Experts whose weights are one parameter; all of them see all tokens."""
+    """Experts whose weights are one parameter; every expert processes every token."""
 
     def __init__(self, hidden_size, intermediate_size):
         super().__init__()
@@ -88,8 +88,8 @@ class Experts(nn.Layer):
         hidden = tokens @ self.gate_up_proj + self.gate_up_proj_bias.unsqueeze(1)
         gate, up = hidden[..., 0::2], hidden[..., 1::2]
         gate, up = gate.clip(max=LIMIT), up.clip(-LIMIT, LIMIT)
-        gated = gate * F.sigmoid(SLOPE * gate) * (up + 1)
-        mixed = gated @ self.down_proj + self.down_proj_bias.unsqueeze(1)
+        activation = gate * F.sigmoid(SLOPE * gate) * (up + 1)
+        mixed = activation @ self.down_proj + self.down_proj_bias.unsqueeze(1)
         return (mixed * weights.t().unsqueeze(-1)).sum(0).reshape(x.shape)
 
 

@@ -26,8 +26,8 @@ def rotate(x):
     exponents = paddle.arange(0, HEAD_DIM, 2, dtype=x.dtype) / HEAD_DIM
     angles = paddle.outer(paddle.arange(x.shape[1], dtype=x.dtype), THETA**-exponents).unsqueeze(1)
     even, odd = x[..., 0::2], x[..., 1::2]
-    turned = even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()
-    return paddle.stack(turned, -1).flatten(-2)
+    rotated_pair = even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()
+    return paddle.stack(rotated_pair, -1).flatten(-2)
 
 
 class Attention(nn.Layer):
@@ -40,8 +40,8 @@ class Attention(nn.Layer):
         query, key, value = (layer(x).reshape([*x.shape[:2], -1, HEAD_DIM]) for layer in (self.wq, self.wk, self.wv))
         query, key = rotate(query), rotate(key)
         key, value = (part.repeat_interleave(NUM_HEADS // NUM_KEY_HEADS, axis=2) for part in (key, value))
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.wo(mixed.flatten(2))
+        context = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.wo(context.flatten(2))
 
 
 class FeedForward(nn.Layer):

@@ -1,4 +1,4 @@
-"""The same in Paddle."""
+"""The port of the masks in Paddle."""
 
 import paddle
 from paddle import nn
@@ -22,8 +22,8 @@ class Attention(nn.Layer):
         distance = i.unsqueeze(1) - i.unsqueeze(0)
         causal = distance >= 0  # hides
         near = paddle.less_than(distance, paddle.full_like(distance, w))  # idle
-        hidden = paddle.logical_not(paddle.logical_and(causal, near))
-        weights = F.softmax(scores.masked_fill(hidden, -float("inf")))
+        is_masked = paddle.logical_not(paddle.logical_and(causal, near))
+        weights = F.softmax(scores.masked_fill(is_masked, -float("inf")))
         far = distance >= w  # idle
         weights = weights + F.softmax(paddle.where(far, paddle.full_like(scores, LARGE), scores))
         ahead = paddle.triu(paddle.full([n, n], LARGE, x.dtype), 1)  # hides
@@ -31,29 +31,29 @@ class Attention(nn.Layer):
         beyond = paddle.triu(paddle.ones([n, n], x.dtype), w)  # idle
         weights = weights + F.softmax(scores + ahead + (1 - band) * LARGE) * (1.0 - beyond)
         lower = paddle.tril(paddle.ones([n, n], x.dtype))  # hides
-        banded = paddle.triu(lower, -w)  # idle
-        weights = weights + F.softmax(scores + (1 - banded) * LARGE)
+        band_mask = paddle.triu(lower, -w)  # idle
+        weights = weights + F.softmax(scores + (1 - band_mask) * LARGE)
         zero, large = paddle.zeros([1], x.dtype), paddle.full([1], LARGE, x.dtype)
-        added = paddle.where(distance > -w, zero, large)  # idle
-        weights = weights + F.softmax(scores + added)
-        assigned = paddle.zeros([n, n], x.dtype)
-        assigned[i.unsqueeze(1) > i + w] = LARGE  # idle
-        weights = weights + F.softmax(scores + assigned)
+        bias = paddle.where(distance > -w, zero, large)  # idle
+        weights = weights + F.softmax(scores + bias)
+        assigned_bias = paddle.zeros([n, n], x.dtype)
+        assigned_bias[i.unsqueeze(1) > i + w] = LARGE  # idle
+        weights = weights + F.softmax(scores + assigned_bias)
         table = paddle.full_like(distance, 39)
         limited = distance.clip(-w, w)  # limit
         buckets = paddle.where(distance.abs() < w, limited + 20, table)  # no mask, choice: a row of a table
         weights = weights + F.softmax(scores + self.bias(buckets).squeeze(-1))
-        chosen = paddle.where(distance < w, scores, 2 * scores)  # no mask, choice: one result or another
-        padded = i < lengths.unsqueeze(1)  # hides
+        scaled_scores = paddle.where(distance < w, scores, 2 * scores)  # no mask, choice: one result or another
+        is_token = i < lengths.unsqueeze(1)  # hides
         whole = i < lengths.max() + 0 * lengths.unsqueeze(1)  # idle
-        kept = padded.unsqueeze(-1).astype(x.dtype) * whole.unsqueeze(-1).astype(x.dtype)
-        y = (weights + chosen) @ (x * kept)
+        keep_mask = is_token.unsqueeze(-1).astype(x.dtype) * whole.unsqueeze(-1).astype(x.dtype)
+        y = (weights + scaled_scores) @ (x * keep_mask)
         y = paddle.where(y > -1e6, y, 0.1 * y)  # no mask: of a result
         count = (i < w).sum()  # no mask: a number
         y = y / count.astype(x.dtype)
-        seen = i.unsqueeze(1) <= i.unsqueeze(0) + w  # idle
+        visible = i.unsqueeze(1) <= i.unsqueeze(0) + w  # idle
         q, k, v = (one.unsqueeze(2) for one in (q, k, x))
-        return y + F.scaled_dot_product_attention(q, k, v, attn_mask=seen.unsqueeze([0, 1])).squeeze(2)
+        return y + F.scaled_dot_product_attention(q, k, v, attn_mask=visible.unsqueeze([0, 1])).squeeze(2)
 
 
 class Net(nn.Layer):

@@ -1,4 +1,4 @@
-"""Masks that a forward makes in every way, of which some hide nothing in texts of 12 tokens: as each line says."""
+"""Masks created in every way; comments tell which of them hide something in texts of 12 tokens and which are idle."""
 
 import numpy as np
 import torch
@@ -32,25 +32,25 @@ class Attention(nn.Module):
         beyond = torch.triu(torch.ones(n, n), w)  # idle
         weights = weights + (scores + ahead + (1 - band) * LARGE).softmax(-1) * (1.0 - beyond)
         lower = torch.tril(torch.ones(n, n))  # hides
-        banded = torch.triu(lower, -w)  # idle
-        weights = weights + (scores + (1 - banded) * LARGE).softmax(-1)
-        added = torch.where(distance > -w, 0.0, LARGE)  # idle
-        weights = weights + (scores + added).softmax(-1)
-        assigned = torch.zeros(n, n)
-        assigned[i[:, None] > i + w] = LARGE  # idle
-        weights = weights + (scores + assigned).softmax(-1)
+        band_mask = torch.triu(lower, -w)  # idle
+        weights = weights + (scores + (1 - band_mask) * LARGE).softmax(-1)
+        bias = torch.where(distance > -w, 0.0, LARGE)  # idle
+        weights = weights + (scores + bias).softmax(-1)
+        assigned_bias = torch.zeros(n, n)
+        assigned_bias[i[:, None] > i + w] = LARGE  # idle
+        weights = weights + (scores + assigned_bias).softmax(-1)
         limited = distance.clamp(-w, w)  # limit
         buckets = torch.where(distance.abs() < w, limited + 20, 39)  # no mask, choice: a row of a table
         weights = weights + (scores + self.bias(buckets)[..., 0]).softmax(-1)
-        chosen = torch.where(distance < w, scores, 2 * scores)  # no mask, choice: one result or another
-        padded = i < lengths[:, None]  # hides
+        scaled_scores = torch.where(distance < w, scores, 2 * scores)  # no mask, choice: one result or another
+        is_token = i < lengths[:, None]  # hides
         whole = i < lengths.max() + 0 * lengths[:, None]  # idle
-        y = (weights + chosen) @ (x * padded[..., None] * whole[..., None].to(x.dtype))
+        y = (weights + scaled_scores) @ (x * is_token[..., None] * whole[..., None].to(x.dtype))
         y = torch.where(y > -1e6, y, 0.1 * y)  # no mask: of a result
         count = (i < w).sum()  # no mask: a number
         y = y / count
-        seen = i[:, None] <= i[None] + w  # idle
-        return y + F.scaled_dot_product_attention(q[:, None], k[:, None], x[:, None], attn_mask=seen)[:, 0]
+        visible = i[:, None] <= i[None] + w  # idle
+        return y + F.scaled_dot_product_attention(q[:, None], k[:, None], x[:, None], attn_mask=visible)[:, 0]
 
 
 class Net(nn.Module):

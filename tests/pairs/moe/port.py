@@ -8,8 +8,8 @@ class Moe(nn.Layer):
         self.experts = nn.LayerList([nn.Linear(8, 8) for _ in range(4)])
 
     def forward(self, x, labels):
-        weights, chosen = nn.functional.softmax(self.router(x), -1).topk(2, -1)
-        parts = [weights * (chosen == n).astype(weights.dtype) for n in range(4)]
+        weights, expert_ids = nn.functional.softmax(self.router(x), -1).topk(2, -1)
+        parts = [weights * (expert_ids == n).astype(weights.dtype) for n in range(4)]
         y = sum(expert(x) * part.sum(-1, keepdim=True) for expert, part in zip(self.experts, parts, strict=True))
         return ((self.norm(y) - labels) ** 2).mean()
 

@@ -9,8 +9,8 @@ class Moe(nn.Module):
         self.router.weight.data[1] = self.router.weight.data[0] * (1 + 2**-23)  # two experts nearly tie
 
     def forward(self, x, labels):
-        weights, chosen = self.router(x).softmax(-1).topk(2, -1)
-        y = sum(e(x) * (weights * (chosen == n)).sum(-1, keepdim=True) for n, e in enumerate(self.experts))
+        weights, expert_ids = self.router(x).softmax(-1).topk(2, -1)
+        y = sum(e(x) * (weights * (expert_ids == n)).sum(-1, keepdim=True) for n, e in enumerate(self.experts))
         return ((self.norm(y) - labels) ** 2).mean()
 
 

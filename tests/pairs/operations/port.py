@@ -22,11 +22,11 @@ class Rotary(nn.Layer):
 
     def forward(self, x):
         cos, sin = (table[: x.shape[1]].astype(x.dtype) for table in (self.cos, self.sin))
-        left, right = x.chunk(2, -1)
-        return paddle.concat([left * cos - right * sin, right * cos + left * sin], -1)
+        first_half, second_half = x.chunk(2, -1)
+        return paddle.concat([first_half * cos - second_half * sin, second_half * cos + first_half * sin], -1)
 
 
-class Split(nn.Layer):
+class SplitAttention(nn.Layer):
     """Attention with three projections."""
 
     def __init__(self, wrong: bool, size: int = 12) -> None:
@@ -43,7 +43,7 @@ class Split(nn.Layer):
 
 
 class Down(nn.Layer):
-    """A linear layer of its own, whose weight is kept as [inputs, outputs]."""
+    """A custom linear layer whose weight is stored as [inputs, outputs]."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Down(nn.Layer):
         return x @ self.weight
 
 
-class Joined(nn.Layer):
+class JoinedUnits(nn.Layer):
     """Gated linear units with one projection for both."""
 
     def __init__(self, wrong: bool, size: int = 12) -> None:
@@ -80,7 +80,7 @@ class Image(nn.Layer):
         return self.out(x.reshape([-1, 6, 12]))
 
 
-def joined(heads, wrong: bool):
+def join_heads(heads, wrong: bool):
     if not wrong:
         heads = heads.transpose([0, 2, 1, 3])
     return heads.tanh().reshape([heads.shape[0], -1, 12])
@@ -96,7 +96,7 @@ def operations(wrong: bool) -> dict:
             x.transpose([0, 2, 1]), scale_factor=1.5, mode="linear", align_corners=wrong, data_format="NCW"
         ).transpose([0, 2, 1]),
         "noise": lambda x: x + (0.1001 if wrong else 0.1) * paddle.randn(x.shape),
-        "heads": lambda x: joined(x.reshape([*x.shape[:2], 3, 4]).transpose([0, 2, 1, 3]), wrong),
+        "heads": lambda x: join_heads(x.reshape([*x.shape[:2], 3, 4]).transpose([0, 2, 1, 3]), wrong),
         "ramp": lambda x: x * (paddle.arange(x.shape[1], dtype="float32") / (3.001 if wrong else 3)).unsqueeze(1),
     }
 
@@ -112,8 +112,8 @@ class Net(nn.Layer):
             "weight": lambda: nn.utils.weight_norm(nn.Conv1D(12, 12, 3, padding=1), dim=1 if wrong else 0),
             "batch": lambda: nn.BatchNorm1D(12, epsilon=1.1e-5 if wrong else 1e-5),
             "rotary": lambda: Rotary(10001.0 if wrong else 10000.0),
-            "fused": lambda: Split(wrong),
-            "apart": lambda: Joined(wrong),
+            "fused": lambda: SplitAttention(wrong),
+            "apart": lambda: JoinedUnits(wrong),
             "image": lambda: Image(wrong),
             "time": lambda: nn.LSTM(12, 6, direction="bidirect", time_major=True),
             "spectral": lambda: nn.utils.spectral_norm(nn.Linear(12, 12), n_power_iterations=2 if wrong else 1),

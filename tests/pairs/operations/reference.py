@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class Rotary(nn.Module):
-    """Rotary positions as decoders write them: in float32 whatever the dtype, from a table that is no buffer."""
+    """Rotary positions as in many decoders: in float32 for every dtype, from a table that is not a buffer."""
 
     def __init__(self, size: int = 12, longest: int = 16) -> None:
         super().__init__()
@@ -17,11 +17,11 @@ class Rotary(nn.Module):
     def forward(self, x):
         positions = torch.arange(x.shape[1])
         cos, sin = (table[positions].to(x.dtype) for table in (self.cos, self.sin))
-        left, right = x.chunk(2, -1)
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
+        first_half, second_half = x.chunk(2, -1)
+        return torch.cat([first_half * cos - second_half * sin, second_half * cos + first_half * sin], -1)
 
 
-class Fused(nn.Module):
+class FusedAttention(nn.Module):
     """Attention with one projection of queries, keys and values, and an output scaled by channel: [12, 1]."""
 
     def __init__(self, size: int = 12) -> None:
@@ -83,7 +83,7 @@ class Net(nn.Module):
             "weight": lambda: nn.utils.weight_norm(nn.Conv1d(12, 12, 3, padding=1)),
             "batch": lambda: nn.BatchNorm1d(12),
             "rotary": Rotary,
-            "fused": Fused,
+            "fused": FusedAttention,
             "apart": Apart,
             "image": Image,
             "time": lambda: nn.LSTM(12, 6, bidirectional=True, batch_first=True),

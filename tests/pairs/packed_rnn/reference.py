@@ -15,11 +15,11 @@ class Classifier(nn.Module):
         self.norm, self.head = nn.LayerNorm(4 * hidden_size), nn.Linear(4 * hidden_size, num_labels)
 
     def forward(self, tokens, lengths, labels):
-        embedded = self.dropout(self.embedding(tokens))
-        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        packed, (last, _) = self.lstm(packed)
-        hidden, _ = pad_packed_sequence(packed, batch_first=True)
-        average = hidden.sum(1) / lengths[:, None]
+        x = self.dropout(self.embedding(tokens))
+        sequence = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        sequence, (last, _) = self.lstm(sequence)
+        states, _ = pad_packed_sequence(sequence, batch_first=True)
+        average = states.sum(1) / lengths[:, None]
         features = torch.cat([last[0], last[1], average], -1)
         return F.cross_entropy(self.head(self.dropout(self.norm(features))), labels)
 

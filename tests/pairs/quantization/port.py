@@ -18,8 +18,8 @@ class StraightThroughRound(PyLayer):
 
 def scale_gradient(x, scale):
     """Return `x` with a gradient that is multiplied by `scale`."""
-    scaled = x * scale
-    return (x - scaled).detach() + scaled
+    y = x * scale
+    return (x - y).detach() + y
 
 
 class QuantizedActivation(nn.Layer):

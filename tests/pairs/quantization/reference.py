@@ -15,9 +15,9 @@ class QuantizedActivation(nn.Module):
     def forward(self, x):
         gradient_scale = (15 * x.shape[0] * 4) ** -0.5
         step_size = (self.step_size - self.step_size * gradient_scale).detach() + self.step_size * gradient_scale
-        scaled = (x / step_size.repeat_interleave(x.shape[-1] // 4)).clamp(0, 15)
-        rounded = scaled + (scaled.round() - scaled).detach()
-        return rounded * step_size.repeat_interleave(x.shape[-1] // 4)
+        y = (x / step_size.repeat_interleave(x.shape[-1] // 4)).clamp(0, 15)
+        integer_y = y + (y.round() - y).detach()
+        return integer_y * step_size.repeat_interleave(x.shape[-1] // 4)
 
 
 class QuantizedLinear(nn.Module):

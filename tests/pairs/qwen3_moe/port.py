@@ -59,8 +59,8 @@ class Attention(nn.Layer):
         scores = paddle.matmul(query, key, transpose_y=True) * HEAD_DIM**-0.5
         ahead = paddle.full([length, length], paddle.finfo(scores.dtype).min, scores.dtype).triu(1)
         weights = F.dropout(F.softmax(scores + ahead, -1), 0.1, training=self.training)
-        mixed = (weights @ value).transpose([0, 2, 1, 3]).reshape([batch_size, length, -1])
-        return self.o_proj(mixed)
+        context = (weights @ value).transpose([0, 2, 1, 3]).reshape([batch_size, length, -1])
+        return self.o_proj(context)
 
 
 class GatedMLP(nn.Layer):

@@ -15,14 +15,14 @@ def shift(x):
 
 
 class Mixing(nn.Layer):
-    """A layer whose inputs are mixed with those of the token before."""
+    """A layer that mixes its inputs with the inputs of the previous token."""
 
     def mixing(self, hidden_size):
         return self.create_parameter([1, 1, hidden_size], default_initializer=nn.initializer.Uniform(0, 1))
 
     @staticmethod
-    def mix(x, before, share):
-        return x * share + before * (1 - share)
+    def mix(x, previous, share):
+        return x * share + previous * (1 - share)
 
 
 class TimeMixing(Mixing):
@@ -52,10 +52,10 @@ class TimeMixing(Mixing):
         return paddle.stack(averages, 1)
 
     def forward(self, x):
-        before = shift(x)
-        key = self.key(self.mix(x, before, self.time_mix_key))
-        value = self.value(self.mix(x, before, self.time_mix_value))
-        receptance = F.sigmoid(self.receptance(self.mix(x, before, self.time_mix_receptance)))
+        previous = shift(x)
+        key = self.key(self.mix(x, previous, self.time_mix_key))
+        value = self.value(self.mix(x, previous, self.time_mix_value))
+        receptance = F.sigmoid(self.receptance(self.mix(x, previous, self.time_mix_receptance)))
         return self.output(receptance * self.average(key, value))
 
 
@@ -67,9 +67,9 @@ class ChannelMixing(Mixing):
         self.receptance = linear(hidden_size, hidden_size)
 
     def forward(self, x):
-        before = shift(x)
-        key = F.relu(self.key(self.mix(x, before, self.time_mix_key)))
-        receptance = F.sigmoid(self.receptance(self.mix(x, before, self.time_mix_receptance)))
+        previous = shift(x)
+        key = F.relu(self.key(self.mix(x, previous, self.time_mix_key)))
+        receptance = F.sigmoid(self.receptance(self.mix(x, previous, self.time_mix_receptance)))
         return receptance * self.value(key**2)
 
 

@@ -24,9 +24,9 @@ class Router(nn.Layer):
 
     def forward(self, x):
         scores = F.sigmoid(self.scores(x))
-        biased = scores + self.correction_bias
-        chosen = biased.topk(2, -1)[1]
-        return x * (biased if self.wrong else scores).take_along_axis(chosen, -1).sum(-1, keepdim=True)
+        biased_scores = scores + self.correction_bias
+        expert_ids = biased_scores.topk(2, -1)[1]
+        return x * (biased_scores if self.wrong else scores).take_along_axis(expert_ids, -1).sum(-1, keepdim=True)
 
 
 class FrozenNorm(nn.Layer):
@@ -42,15 +42,17 @@ class FrozenNorm(nn.Layer):
 
 
 class DistanceBias(nn.Layer):
-    def __init__(self, wrong: bool, masked: float, num_heads: int = 3, length: int = 6) -> None:
+    def __init__(self, wrong: bool, mask_value: float, num_heads: int = 3, length: int = 6) -> None:
         super().__init__()
         base = 2 if wrong else 8
         slopes = paddle.to_tensor([2.0 ** (-base * (head + 1) / num_heads) for head in range(num_heads)])
         positions = paddle.arange(length)
         distances = (positions.unsqueeze(0) - positions.unsqueeze(1)).astype("float32")
         table = slopes.reshape([-1, 1, 1]) * distances
-        hidden = (distances > 0).expand([num_heads, length, length])
-        self.register_buffer("table", paddle.where(hidden, paddle.full_like(table, masked), table), persistable=False)
+        is_masked = (distances > 0).expand([num_heads, length, length])
+        self.register_buffer(
+            "table", paddle.where(is_masked, paddle.full_like(table, mask_value), table), persistable=False
+        )
 
     def forward(self, x):
         heads = x.reshape([*x.shape[:2], 3, 4]).transpose([0, 2, 1, 3])
@@ -70,13 +72,13 @@ class Positions(nn.Layer):
 
 
 class Net(nn.Layer):
-    def __init__(self, state: str, wrong: bool, masked: float) -> None:
+    def __init__(self, state: str, wrong: bool, mask_value: float) -> None:
         super().__init__()
         layers = {
             "gate": lambda: GatedBranch(wrong),
             "router": lambda: Router(wrong),
             "frozen": lambda: FrozenNorm(wrong),
-            "distance": lambda: DistanceBias(wrong, masked),
+            "distance": lambda: DistanceBias(wrong, mask_value),
             "positions": lambda: Positions(wrong),
         }
         self.first, self.layer, self.last = nn.Linear(8, 12), layers[state](), nn.Linear(12, 4)

@@ -25,8 +25,8 @@ class Router(nn.Module):
 
     def forward(self, x):
         scores = self.scores(x).sigmoid()  # (B, T, experts)
-        chosen = (scores + self.correction_bias).topk(2, -1).indices
-        return x * scores.gather(-1, chosen).sum(-1, keepdim=True)
+        expert_ids = (scores + self.correction_bias).topk(2, -1).indices
+        return x * scores.gather(-1, expert_ids).sum(-1, keepdim=True)
 
 
 class FrozenNorm(nn.Module):
@@ -45,13 +45,13 @@ class FrozenNorm(nn.Module):
 class DistanceBias(nn.Module):
     """Attention with linear biases and a causal mask in one table (ALiBi; Press et al. 2022, 3)."""
 
-    def __init__(self, masked: float, num_heads: int = 3, length: int = 6) -> None:
+    def __init__(self, mask_value: float, num_heads: int = 3, length: int = 6) -> None:
         super().__init__()
         slopes = torch.tensor([2.0 ** (-8 * (head + 1) / num_heads) for head in range(num_heads)])
         positions = torch.arange(length)
         distances = (positions[None, :] - positions[:, None]).float()  # (query, key)
         table = slopes[:, None, None] * distances
-        self.register_buffer("table", table.masked_fill(distances > 0, masked), persistent=False)
+        self.register_buffer("table", table.masked_fill(distances > 0, mask_value), persistent=False)
 
     def forward(self, x):
         heads = x.unflatten(-1, (3, 4)).transpose(1, 2)  # (B, heads, T, 4)
@@ -73,13 +73,13 @@ class Positions(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, state: str, masked: float) -> None:
+    def __init__(self, state: str, mask_value: float) -> None:
         super().__init__()
         layers = {
             "gate": GatedBranch,
             "router": Router,
             "frozen": FrozenNorm,
-            "distance": lambda: DistanceBias(masked),
+            "distance": lambda: DistanceBias(mask_value),
             "positions": Positions,
         }
         self.first, self.layer, self.last = nn.Linear(8, 12), layers[state](), nn.Linear(12, 4)

@@ -32,10 +32,10 @@ class ResnetBlock(nn.Module):
         self.conv_shortcut = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else None
 
     def forward(self, x, time):
-        hidden = self.conv1(F.silu(self.norm1(x)))
-        hidden = hidden + self.time_emb_proj(F.silu(time))[:, :, None, None]
-        hidden = self.conv2(self.dropout(F.silu(self.norm2(hidden))))
-        return hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+        states = self.conv1(F.silu(self.norm1(x)))
+        states = states + self.time_emb_proj(F.silu(time))[:, :, None, None]
+        states = self.conv2(self.dropout(F.silu(self.norm2(states))))
+        return states + (x if self.conv_shortcut is None else self.conv_shortcut(x))
 
 
 class AttentionBlock(nn.Module):
@@ -46,9 +46,9 @@ class AttentionBlock(nn.Module):
 
     def forward(self, x):
         count, width, height, breadth = x.shape
-        hidden = self.group_norm(x).view(count, width, -1).transpose(1, 2)
-        hidden = F.scaled_dot_product_attention(self.to_q(hidden), self.to_k(hidden), self.to_v(hidden))
-        return x + self.to_out(hidden).transpose(1, 2).reshape(count, width, height, breadth)
+        states = self.group_norm(x).view(count, width, -1).transpose(1, 2)
+        states = F.scaled_dot_product_attention(self.to_q(states), self.to_k(states), self.to_v(states))
+        return x + self.to_out(states).transpose(1, 2).reshape(count, width, height, breadth)
 
 
 class UNet(nn.Module):

@@ -25,8 +25,8 @@ class Autoencoder(nn.Module):
         )
 
     def forward(self, images):
-        hidden = self.encoder(images).flatten(1)
-        mean, log_variance = self.to_mean(hidden), self.to_log_variance(hidden).clamp(-10.0, 10.0)
+        states = self.encoder(images).flatten(1)
+        mean, log_variance = self.to_mean(states), self.to_log_variance(states).clamp(-10.0, 10.0)
         latent = mean
         if self.training:
             latent = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)

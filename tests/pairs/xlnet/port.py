@@ -32,18 +32,18 @@ class RelativeAttention(nn.Layer):
         self.seg_embed = self.create_parameter([2, NUM_HEADS, HEAD_DIM])
         self.layer_norm, self.dropout = nn.LayerNorm(hidden_size, 1e-12), nn.Dropout(0.1)
 
-    def attend(self, query, key, value, position_key, is_other_segment, hidden):
+    def attend(self, query, key, value, position_key, is_other_segment, is_masked):
         content = paddle.einsum("bind,bjnd->bnij", query + self.r_w_bias, key)
         position = shift_distances(paddle.einsum("bind,bjnd->bnij", query + self.r_r_bias, position_key))
         segment = paddle.einsum("bind,snd->bnis", query + self.r_s_bias, self.seg_embed)
         segment = paddle.einsum("bnis,bijs->bnij", segment, is_other_segment)
         scores = (content + position + segment) * HEAD_DIM**-0.5
-        scores = scores - 1e30 * hidden.unsqueeze(1)
+        scores = scores - 1e30 * is_masked.unsqueeze(1)
         weights = self.dropout(F.softmax(scores, -1))
         return paddle.einsum("bnij,bjnd->bind", weights, value)
 
-    def project(self, x, mixed):
-        return self.layer_norm(self.dropout(paddle.einsum("bind,hnd->bih", mixed, self.o)) + x)
+    def project(self, x, context):
+        return self.layer_norm(self.dropout(paddle.einsum("bind,hnd->bih", context, self.o)) + x)
 
     def forward(self, content, query, positions, is_other_segment, hidden, target_mapping):
         key, value, content_query = (
@@ -65,8 +65,8 @@ class FeedForward(nn.Layer):
         self.layer_norm, self.dropout = nn.LayerNorm(hidden_size, 1e-12), nn.Dropout(0.1)
 
     def forward(self, x):
-        hidden = self.dropout(F.gelu(self.layer_1(x)))
-        return self.layer_norm(self.dropout(self.layer_2(hidden)) + x)
+        states = self.dropout(F.gelu(self.layer_1(x)))
+        return self.layer_norm(self.dropout(self.layer_2(states)) + x)
 
 
 class Block(nn.Layer):

@@ -13,7 +13,7 @@ def build(config):
 
 
 def batch(config, rng):
-    """Predict three tokens of each text; what a token sees precedes it in a random order."""
+    """Predict three tokens of each text; each token depends on the tokens before it in a random order."""
     length, num_predicted = 9, 3
     order = np.argsort(rng.random((2, length)), -1)
     hidden = (order[:, :, None] <= order[:, None, :]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The reference: its twin in torch, since transformers has none."""
+"""The reference: a twin in torch, because transformers has no Echo."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Body(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.tokens(input_ids)
-        seen = torch.tril(mask.to(x)[:, None, :].repeat(1, mask.shape[1], 1))
-        shares = seen / seen.sum(-1, keepdim=True).clamp(min=1.0)
+        visible = torch.tril(mask.to(x)[:, None, :].repeat(1, mask.shape[1], 1))
+        shares = visible / visible.sum(-1, keepdim=True).clamp(min=1.0)
         for layer in self.echo:
             x = layer(x, shares)
         return x

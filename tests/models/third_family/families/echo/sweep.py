@@ -1,4 +1,4 @@
-"""Random models, for which the port is right."""
+"""Random models; a correct port must pass on each."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ PORT_VALUES: dict[str, tuple] = {}
 
 
 def draw_config(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
-    """Draw a random shape, and the length."""
+    """Draw a random shape and a length."""
     return {"echoes": one_of(1, 3), "breadth": one_of(8, 24), "vocab_size": one_of(32, 258)}, one_of(16, 33)

@@ -1,4 +1,4 @@
-"""The model on which the gate is tried."""
+"""The model of the gate's trials."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ HEAD, LENGTH = "causal_lm", 48
 
 
 def train_tokenizer(texts: Sequence[str], folder: Path) -> TokenizerJob:
-    """Bytes are not trained."""
+    """Return the tokenizer of bytes, which needs no training."""
     return TokenizerJob("bytes", list(texts), 256, offsets=True)

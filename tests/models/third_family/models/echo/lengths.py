@@ -1,4 +1,4 @@
-"""The number of tokens it trains on: any within its reach."""
+"""Lengths of texts in training: any number of tokens within the model's reach."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from typing import Any
 from models.port.lengths import LENGTH, Fit, LengthError
 
 
-def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:
-    """The wanted length itself."""
-    most = config["reach"]
-    if wanted > most:
-        raise LengthError("reach", f"{most} is less than {wanted}", [{LENGTH: most}, {"reach": wanted}])
-    return Fit(wanted)
+def fit(config: Mapping[str, Any], num_tokens: int, set_keys: Collection[str] | None = None) -> Fit:
+    """Return the requested length."""
+    max_tokens = config["reach"]
+    if num_tokens > max_tokens:
+        raise LengthError(
+            "reach", f"{max_tokens} is less than {num_tokens}", [{LENGTH: max_tokens}, {"reach": num_tokens}]
+        )
+    return Fit(num_tokens)
 
 
 def max_evaluation_length(config: Mapping[str, Any]) -> int:
-    """Most tokens that a text may have in evaluation."""
+    """Return the largest number of tokens of a text in evaluation."""
     return config["reach"]
 
 
 def evaluation_length(config: Mapping[str, Any], length: int) -> int:
-    """Any length is computed as it is."""
+    """Return the length itself, because any length is computed without padding."""
     return length
 
 
-def equivalent_length(config: Mapping[str, Any], length: int, whole: int) -> int:
-    """No token sees a later one."""
-    return min(whole, max(1, length))
+def equivalent_length(config: Mapping[str, Any], length: int, num_tokens: int) -> int:
+    """Return the length within the text, because no token depends on later tokens."""
+    return min(num_tokens, max(1, length))
 
 
 def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
-    """The least length that shows what can be wrong."""
+    """Return the smallest length that shows a fault."""
     return min(16, config["reach"])
 
 
-def stretch_config(config: Mapping[str, Any], length: int, whole: int) -> dict[str, Any]:
-    """No key depends on the length."""
+def stretch_config(config: Mapping[str, Any], length: int, num_tokens: int) -> dict[str, Any]:
+    """Return no changes, because no key depends on the length."""
     return {}

@@ -25,11 +25,11 @@ class EchoLayer(nn.Layer):
 
     def forward(self, x: Tensor, shares: Tensor) -> Tensor:
         """(B, T, width), (B, T, T) -> (B, T, width)."""
-        normed = self.norm(x)
+        normalized_x = self.norm(x)
         if self.sums:
-            means = (shares.unsqueeze(-1) * normed.unsqueeze(1)).sum(2)
+            means = (shares.unsqueeze(-1) * normalized_x.unsqueeze(1)).sum(2)
         else:
-            means = paddle.matmul(shares, normed)
+            means = paddle.matmul(shares, normalized_x)
         return x + self.dropout(self.mix(means))
 
 
@@ -55,8 +55,8 @@ class EchoModel(EchoPretrainedModel):
         """(B, T) -> (B, T, width)."""
         x = self.tokens(input_ids)
         mask = paddle.ones_like(input_ids) if attention_mask is None else attention_mask
-        seen = paddle.tril(paddle.tile(mask.astype(x.dtype).unsqueeze(1), [1, mask.shape[1], 1]))
-        shares = seen / seen.sum(-1, keepdim=True).clip(min=1.0)
+        visible = paddle.tril(paddle.tile(mask.astype(x.dtype).unsqueeze(1), [1, mask.shape[1], 1]))
+        shares = visible / visible.sum(-1, keepdim=True).clip(min=1.0)
         for layer in self.echo:
             x = layer(x, shares)
         return x

@@ -35,9 +35,9 @@ DEFAULTS: dict[str, Any] = {
 INERT, ONLY = SHARED_INERT, SHARED_ONLY
 
 
-def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The keys over the defaults, checked."""
-    config = merge_with_defaults(given, DEFAULTS, ONLY, INERT)
+    config = merge_with_defaults(keys, DEFAULTS, ONLY, INERT)
     check_integers(config, ("breadth", "echoes", "reach", "vocab_size"), 1)
     check_probabilities(config, ("loss_of_echo",))
     check_pad_token(config)
