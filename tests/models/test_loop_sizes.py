@@ -1,4 +1,4 @@
-"""Each compiled loop at sizes beside each constant of its code, whoever shares its work, against NumPy's float64."""
+"""Test each compiled loop at sizes around each constant of its code, for any number of threads, against float64."""
 
 from __future__ import annotations
 
@@ -24,42 +24,46 @@ from toolkit.parity.mutants.loops import compile_loop
 pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 
 THREADS = (1, 2, 3, 5)
-#: Rates of a mask in 2^-16: of all, of none, and of one number more or less.
+#: Thresholds of a mask in 2^-16: none, one, some, half, all but one, all.
 THRESHOLDS = (0, 1, 6554, 2**15, 2**16 - 1, 2**16)
 
 
 @pytest.mark.parametrize("function", CHECKS)
-def test_a_loop_is_right_at_every_size_and_with_any_number_of_threads(function, monkeypatch):
+def test_a_loop_is_correct_at_every_size_with_any_number_of_threads(function, monkeypatch):
     threads = OneAfterAnother()
     with threads.in_force(monkeypatch):
         for call in calls(function):
             assert describe_errors(monkeypatch, threads, call) == ""
 
 
-def test_a_mask_is_right_at_every_size_and_with_any_number_of_threads(monkeypatch):
+def test_a_mask_is_correct_at_every_size_with_any_number_of_threads(monkeypatch):
     threads = OneAfterAnother()
     with threads.in_force(monkeypatch):
-        assert wrong_mask(monkeypatch, threads) == ""
+        assert find_wrong_mask(monkeypatch, threads) == ""
 
 
-def wrong_mask(monkeypatch, threads: OneAfterAnother, module: ModuleType = compiled) -> str:
-    """As :func:`loop_cases.wrong_with`, of random masks: which are those that SplitMix64 makes of their seed."""
+def find_wrong_mask(monkeypatch, threads: OneAfterAnother, module: ModuleType = compiled) -> str:
+    """Return the error of random masks, which must equal SplitMix64 for their seed.
+
+    As :func:`loop_cases.wrong_with`.
+    """
     for number, cells in enumerate(sizes()):
-        for threads.threads in THREADS if cells >= 4 else (1,):  # less than a word, which each of several would draw
+        # a size below a word, which each of several threads would draw
+        for threads.threads in THREADS if cells >= 4 else (1,):
             threshold = THRESHOLDS[number % len(THRESHOLDS)]
-            expected = mask(number, cells, threshold)
+            expected_cells = make_expected_mask(number, cells, threshold)
             paddle.seed(number)
             try:
-                found = threads.outputs(monkeypatch, functools.partial(module.random_mask, threshold, [cells]))
-            except AssertionError as problem:
-                return str(problem)
-            if not np.array_equal(found.numpy(), expected):
+                output = threads.outputs(monkeypatch, functools.partial(module.random_mask, threshold, [cells]))
+            except AssertionError as error:
+                return str(error)
+            if not np.array_equal(output.numpy(), expected_cells):
                 return f"{cells} cells with {threads.threads} threads"
     return ""
 
 
-def mask(seed: int, cells: int, threshold: int) -> np.ndarray:
-    """Cells of a mask, four from each number of SplitMix64 (Steele, Lea, Flood 2014, figure 17)."""
+def make_expected_mask(seed: int, cells: int, threshold: int) -> np.ndarray:
+    """Return the cells of a mask, four from each number of SplitMix64 (Steele, Lea, Flood 2014, figure 17)."""
     paddle.seed(seed)
     state = paddle.randint(-(2**31), 2**31 - 1, [2], "int32").numpy().view(np.uint64)[0]
     with np.errstate(over="ignore"):
@@ -72,53 +76,55 @@ def mask(seed: int, cells: int, threshold: int) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", some([*FAULTS], 5))
-def test_a_loop_that_is_wrong_at_some_size_is_seen(fault, monkeypatch):
-    assert wrong_by(FAULTS[fault], monkeypatch)
+def test_a_loop_that_is_wrong_at_some_size_is_found(fault, monkeypatch):
+    assert find_fault(FAULTS[fault], monkeypatch)
 
 
-def wrong_by(fault: Fault, monkeypatch) -> str:
-    """What the tests above find with a fault in force."""
-    edited = edit_source(fault.edit.file.read_text(), [fault.edit])
+def find_fault(fault: Fault, monkeypatch) -> str:
+    """Return the error that the tests above find with an active fault."""
+    edited_source = edit_source(fault.edit.file.read_text(), [fault.edit])
     module, code = compiled, None
     if fault.file.endswith("loops"):
-        code = functools.cache(lambda loop: compile_loop(loop, edited))
+        code = functools.cache(lambda loop: compile_loop(loop, edited_source))
     else:
         module = ModuleType("models.operations.compiled")
-        exec(compile(edited, "compiled.py", "exec"), vars(module))
+        exec(compile(edited_source, "compiled.py", "exec"), vars(module))
         monkeypatch.setattr(loop_errors, "compiled", module)
     threads = OneAfterAnother(code)
     with threads.in_force(monkeypatch):
         if fault.function == "random_mask":
-            return wrong_mask(monkeypatch, threads, module)
-        tried = calls(fault.function, edited)
-        return next(filter(None, (describe_errors(monkeypatch, threads, call) for call in tried)), "")
+            return find_wrong_mask(monkeypatch, threads, module)
+        fault_calls = calls(fault.function, edited_source)
+        return next(filter(None, (describe_errors(monkeypatch, threads, call) for call in fault_calls)), "")
 
 
 @pytest.fixture(
     params=[threads if threads % 2 else pytest.param(threads, marks=pytest.mark.slow) for threads in THREADS]
 )
-def team(request):
-    """OpenMP's own threads, so many of them."""
-    before = loop_code._openmp.omp_get_max_threads()
+def num_openmp_threads(request):
+    """Set the number of OpenMP's own threads."""
+    original_count = loop_code._openmp.omp_get_max_threads()
     loop_code._openmp.omp_set_num_threads(request.param)
     yield request.param
-    loop_code._openmp.omp_set_num_threads(before)
+    loop_code._openmp.omp_set_num_threads(original_count)
 
 
 @pytest.mark.parametrize("function", CHECKS)
-def test_a_loop_is_right_with_openmps_threads_and_below_what_they_are_woken_for(function, team, monkeypatch):
-    woken = []
-    plain = loop_code._parallel
-    monkeypatch.setattr(loop_code, "_parallel", lambda *given: (woken.append(not given[2]), plain(*given)))
+def test_a_loop_is_correct_with_and_without_openmp_threads(function, num_openmp_threads, monkeypatch):
+    is_parallel = []
+    original = loop_code._parallel
+    monkeypatch.setattr(
+        loop_code, "_parallel", lambda *arguments: (is_parallel.append(not arguments[2]), original(*arguments))
+    )
     for call in calls(function):
         numbers = max(math.prod(shape) for shape in call.given if is_shape(shape))
         if numbers in range(loop_code.MIN_PARALLEL_WORK // 8, 4 * loop_code.MIN_PARALLEL_WORK) or function in TOGETHER:
             assert list(faults([loop_accuracy.measure_error(call, loop_errors.compute_outputs(call))])) == []
-    assert {True, False} == set(woken)
+    assert {True, False} == set(is_parallel)
 
 
-def test_threads_that_draw_at_once_make_the_mask_that_one_makes(team):
+def test_parallel_draws_equal_the_mask_of_one_thread(num_openmp_threads):
     for cells in (loop_code.MIN_PARALLEL_WORK + beside for beside in (-1, 0, 1, 3 * loop_code.MIN_PARALLEL_WORK + 2)):
-        expected = mask(cells, cells, 6554)
+        expected_cells = make_expected_mask(cells, cells, 6554)
         paddle.seed(cells)
-        np.testing.assert_array_equal(compiled.random_mask(6554, [cells]).numpy(), expected)
+        np.testing.assert_array_equal(compiled.random_mask(6554, [cells]).numpy(), expected_cells)

@@ -1,4 +1,4 @@
-"""A port's gate in a user's own tests: the fixture, and what is measured before being used again."""
+"""Test the fixture for a user's tests, and the reuse of earlier measurements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_absent(parity):
 """
 
 
-#: The gates of those tests fork their workers, as those of these tests do.
+#: The gates of the user's tests fork their workers from the same server as these tests.
 CONFTEST = f"""
 import subprocess, sys
 sys.path.append({str(Path(__file__).parents[1])!r})
@@ -39,7 +39,7 @@ subprocess.Popen = fork_server.ForkingPopen
 
 @pytest.fixture
 def pair(tmp_path, monkeypatch) -> Path:
-    """A pair whose port imports a module of its own, and a cache of its own."""
+    """Return a pair whose port imports its own module, with a separate cache."""
     folder = tmp_path / "project"
     folder.mkdir()
     shutil.copy(PAIR / "reference.py", folder)
@@ -53,68 +53,68 @@ def pair(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def described(monkeypatch) -> list[object]:
-    """The gates that run their workers."""
-    found: list[object] = []
+def executed_gates(monkeypatch) -> list[object]:
+    """Return a list of the gates that run their workers."""
+    gates: list[object] = []
     original = prepare.describe_sides
-    monkeypatch.setattr(prepare, "describe_sides", lambda *given: found.append(given) or original(*given))
-    return found
+    monkeypatch.setattr(prepare, "describe_sides", lambda *arguments: gates.append(arguments) or original(*arguments))
+    return gates
 
 
 def judge_pair(**options) -> bool:
     return require_parity("port.py", "reference.py", {"op": "elu"}, **options).cached
 
 
-def test_an_unchanged_pair_is_judged_from_what_was_measured_before(pair, described, capfd):
-    assert [judge_pair(), judge_pair()] == [False, True] and len(described) == 1
+def test_an_unchanged_pair_is_judged_from_earlier_measurements(pair, executed_gates, capfd):
+    assert [judge_pair(), judge_pair()] == [False, True] and len(executed_gates) == 1
     assert capfd.readouterr().out == ""
-    assert judge_pair(reuse=False) is False and len(described) == 2
+    assert judge_pair(reuse=False) is False and len(executed_gates) == 2
 
 
-def changed_import(pair: Path) -> dict:
+def change_import(pair: Path) -> dict:
     (pair / "slopes.py").write_text("SLOPE = 0.7  # the same, in another file\n")
     return {}
 
 
-def changed_port(pair: Path) -> dict:
+def change_port(pair: Path) -> dict:
     (pair / "port.py").write_text((pair / "port.py").read_text() + "\n")
     return {}
 
 
-def changed_map(pair: Path) -> dict:
+def change_map(pair: Path) -> dict:
     (pair / "map.yaml").write_text("accept: {loss: {why: it may, within: 0.1}}\n")
     return {"map_file": pair / "map.yaml"}
 
 
-def another_seed(pair: Path) -> dict:
+def change_seed(pair: Path) -> dict:
     return {"seed": 1}
 
 
-SLOW = [pytest.param(change, marks=pytest.mark.slow) for change in some([changed_port, changed_map, another_seed], 3)]
+SLOW = [pytest.param(change, marks=pytest.mark.slow) for change in some([change_port, change_map, change_seed], 3)]
 
 
-@pytest.mark.parametrize("change", [changed_import, *SLOW])
-def test_whatever_changes_is_measured_anew(change, pair, described):
+@pytest.mark.parametrize("change", [change_import, *SLOW])
+def test_any_change_is_measured_again(change, pair, executed_gates):
     judge_pair()
-    assert judge_pair(**change(pair)) is False and len(described) == 2
+    assert judge_pair(**change(pair)) is False and len(executed_gates) == 2
 
 
 @pytest.mark.slow
-def test_a_wrong_port_is_never_taken_from_before(pair, described):
+def test_a_drift_is_always_measured_again(pair, executed_gates):
     (pair / "slopes.py").write_text("SLOPE = 0.8\n")
     for _ in range(2):
         with pytest.raises(ParityDrift, match="elu"):
             judge_pair()
-    assert len(described) == 2
+    assert len(executed_gates) == 2
 
 
 @pytest.mark.slow
-def test_the_command_measures_anew(pair, command_line, described):
-    asked = ("parity", "--port", "port.py", "--reference-model", "reference.py", "op=elu")
-    assert [command_line(*asked)[0] for _ in range(2)] == [0, 0] and len(described) == 2
+def test_the_command_always_measures_again(pair, command_line, executed_gates):
+    command = ("parity", "--port", "port.py", "--reference-model", "reference.py", "op=elu")
+    assert [command_line(*command)[0] for _ in range(2)] == [0, 0] and len(executed_gates) == 2
 
 
-def test_the_fixture_passes_fails_and_says_why(pair, pytester):
+def test_the_fixture_passes_or_fails_with_the_reason(pair, pytester):
     for file in pair.glob("*.py"):
         shutil.copy(file, pytester.path)
     pytester.makeconftest(CONFTEST)
@@ -126,10 +126,12 @@ def test_the_fixture_passes_fails_and_says_why(pair, pytester):
     assert f"DRIFT elu ({pytester.path / 'port.py'}:" in out or "DRIFT elu (port.py:" in out
     assert "nothing.py: no such file" in out and "Traceback" not in out
     cases = {case.get("name"): case for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")}
-    properties = {one.get("name"): one.get("value") for one in cases["test_right"].iter("property")}
+    properties = {property.get("name"): property.get("value") for property in cases["test_right"].iter("property")}
     assert properties["parity"] == "agrees" and int(properties["parity_tensors"]) > 40
     assert properties["parity_nearest"].endswith(" of its bound")
-    assert {one.get("value") for one in cases["test_wrong"].iter("property")} == {"ParityDrift"}
-    again = pytester.runpytest_subprocess("-p", "toolkit.parity.pytest_plugin", "-k", "right", "--junitxml=junit.xml")
-    again.assert_outcomes(passed=1)
+    assert {property.get("value") for property in cases["test_wrong"].iter("property")} == {"ParityDrift"}
+    second_result = pytester.runpytest_subprocess(
+        "-p", "toolkit.parity.pytest_plugin", "-k", "right", "--junitxml=junit.xml"
+    )
+    second_result.assert_outcomes(passed=1)
     assert "agrees, as measured before" in (pytester.path / "junit.xml").read_text()
