@@ -34,10 +34,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("toolkit", "models", "recipes")
 #: The variable with the path of the fork server's socket.
 ADDRESS = "TOOLKIT_TEST_FORK_SERVER"
+#: :data:`toolkit.machine.scratch.TREES_VARIABLE`; the fork server imports nothing of the toolkit.
+TREES_VARIABLE = "TOOLKIT_PROCESS_TREES"
 #: Variables that nothing reads during the imports; they may differ from program to program.
 READ_LATER = {
     "COLUMNS", "OLDPWD", "PWD", "PYTHONPATH", "TMPDIR", "TOOLKIT_CACHE", "TOOLKIT_KERNELS",
-    "TOOLKIT_PARITY_PIPE", "TRAINER_GLOBAL_STEP", "GLIBC_TUNABLES", ADDRESS,
+    "TOOLKIT_PARITY_PIPE", "TRAINER_GLOBAL_STEP", "GLIBC_TUNABLES", ADDRESS, TREES_VARIABLE,
 }  # fmt: skip
 #: Signals that a program inherits as blocked or ignored.
 INHERITED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -310,6 +312,7 @@ def _make_template(request: Mapping[str, Any], parent_sockets: Sequence[socket.s
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
     environment = {**request["environment"], "PYTHONPATH": str(ROOT)}
+    environment.pop(TREES_VARIABLE, None)  # the template outlives the program
     command = [sys.executable, __file__, program.kind, str(program.threads or 0), str(far.fileno())]
     subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[far.fileno()])
     far.close()

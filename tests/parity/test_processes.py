@@ -202,12 +202,14 @@ WRITE_UNTIL_KILLED = """
 import os, pathlib, sys, time
 from toolkit.machine.scratch import child_process, scratch_folder
 with scratch_folder("killed-", pathlib.Path(sys.argv[1])) as folder:
-    worker = "import pathlib, subprocess, sys, time; subprocess.Popen(['sleep', '60']); i = 0" + chr(10)
+    worker = "import pathlib, subprocess, sys; subprocess.Popen(['sleep', '60']); i = 0" + chr(10)
+    worker += "apart = subprocess.Popen(['sleep', '60'], start_new_session=True)" + chr(10)
+    worker += "pathlib.Path(sys.argv[1], 'apart').write_text(str(apart.pid))" + chr(10)
     worker += "while True: i += 1; pathlib.Path(sys.argv[1], str(i % 50)).write_text('x' * 4096)"
     with child_process([sys.executable, "-c", worker, str(folder)]) as process:
         while not (folder / "9").exists():
             time.sleep(0.01)
-        print(process.pid, flush=True)
+        print(process.pid, (folder / "apart").read_text(), flush=True)
         time.sleep(60)
 """
 
@@ -228,19 +230,20 @@ def find_members(group: int) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc, which is not here")
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_gate_leaves_no_process_and_no_folder(signal_number, tmp_path):
-    """The worker writes into the folder all the time, and has a child process."""
+    """The worker writes into the folder all the time, and has two children, one of them in another session."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path)],
         stdout=subprocess.PIPE,
         text=True,
         stderr=subprocess.DEVNULL,
     )
-    group = int(process.stdout.readline())
-    assert len(find_members(group)) == 2 and len(list(tmp_path.iterdir())) == 1
+    group, other_group = map(int, process.stdout.readline().split())
+    assert len(find_members(group)) == 2 and find_members(other_group) == [other_group]
+    assert len(list(tmp_path.iterdir())) == 1
     process.send_signal(signal_number)
     process.wait()
     end = time.monotonic() + 10
-    while (find_members(group) or list(tmp_path.iterdir())) and time.monotonic() < end:
+    while (find_members(group) or find_members(other_group) or list(tmp_path.iterdir())) and time.monotonic() < end:
         time.sleep(0.02)
-    assert not find_members(group)
+    assert not find_members(group) and not find_members(other_group)
     assert not list(tmp_path.iterdir())

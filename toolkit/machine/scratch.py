@@ -4,6 +4,9 @@ A killed process cannot clean up. So a small separate process, the janitor, read
 a message when a folder or a child appears and when it is gone. When the pipe closes, the janitor kills the remaining
 children and removes the remaining folders. It has its own session, so it gets neither Ctrl-C nor a signal to the group.
 
+A child may start processes in other sessions, which outlive the child and its process group. All of them inherit an
+environment variable, :data:`TREES_VARIABLE`, by which they are found in ``/proc`` and killed.
+
 This file, run as a script, is the janitor; so it imports only the standard library.
 """
 
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,8 @@ if __name__ != "__main__":  # the janitor does not import the toolkit
 
 #: Seconds in which the janitor tries to remove a folder: a process that it has killed may still be writing there.
 REMOVAL_SECONDS = 5.0
+#: Environment variable with the names of the process trees that a process belongs to, separated by blanks.
+TREES_VARIABLE = "TOOLKIT_PROCESS_TREES"
 
 
 @contextlib.contextmanager
@@ -56,37 +62,65 @@ def scratch_until_exit(prefix: str) -> Path:
 
 @contextlib.contextmanager
 def child_process(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
-    """Start a process that, with its own children, is killed after the ``with`` block, or when this process ends.
+    """Start a process that, with all its descendants, is killed after the ``with`` block, or when this process ends.
 
     Args:
         command: program and arguments of the process.
         options: keyword arguments of :class:`subprocess.Popen`. The process gets its own session, and the ending
             signals are blocked in it: only this process gets them, and decides which processes end.
     """
+    tree = uuid.uuid4().hex
+    environment = dict(options.pop("env", os.environ))
+    environment[TREES_VARIABLE] = f"{environment.get(TREES_VARIABLE, '')} {tree}".strip()
     with contextlib.ExitStack() as exit_stack:
         with interruption.hold_signals(), interruption.block_signals():
-            process = subprocess.Popen(command, start_new_session=True, **options)
-            exit_stack.enter_context(_register_with_janitor("group", process.pid))
+            process = subprocess.Popen(command, start_new_session=True, env=environment, **options)
+            exit_stack.enter_context(_register_with_janitor("processes", f"{process.pid} {tree}"))
             exit_stack.callback(process.wait)
-            exit_stack.callback(kill_group, process.pid)
+            exit_stack.callback(kill_processes, process.pid, tree)
         yield process
 
 
-def kill_group(leader: int) -> None:
-    """Kill a process group; `leader` is the id of the process that leads it."""
+def kill_processes(leader: int, tree: str) -> None:
+    """Kill a process group and all other processes of its process tree.
+
+    A process that removed :data:`TREES_VARIABLE` from its environment and left the group is not found.
+
+    Args:
+        leader: id of the process that leads the group.
+        tree: name of the process tree in :data:`TREES_VARIABLE`.
+    """
     with contextlib.suppress(
         ProcessLookupError, PermissionError
     ):  # it has ended; macOS reports this as PermissionError
         os.killpg(leader, signal.SIGKILL)
+    killed: set[int] = set()
+    while new_processes := set(_find_tree(tree)) - killed:  # until none of them can start another one
+        killed |= new_processes
+        for process in new_processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _find_tree(tree: str) -> Iterator[int]:
+    """Yield the ids of the running processes of a process tree; none if the system has no ``/proc``.
+
+    Args:
+        tree: name of the process tree in :data:`TREES_VARIABLE`.
+    """
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+            if tree.encode() in path.read_bytes():
+                yield int(path.parent.name)
 
 
 @contextlib.contextmanager
-def _register_with_janitor(kind: str, identifier: str | int) -> Iterator[None]:
+def _register_with_janitor(kind: str, identifier: str) -> Iterator[None]:
     """Let the janitor clean up after the ``with`` block if this process is killed in it.
 
     Args:
         kind: kind of the object that is cleaned up.
-        identifier: path or process id of the object.
+        identifier: path of the folder, or process id and process tree of the child.
     """
     _notify_janitor("+", kind, identifier)
     try:
@@ -95,7 +129,7 @@ def _register_with_janitor(kind: str, identifier: str | int) -> Iterator[None]:
         _notify_janitor("-", kind, identifier)
 
 
-def _notify_janitor(*message_parts: str | int) -> None:
+def _notify_janitor(*message_parts: str) -> None:
     """Send a message to the janitor process, and start the process if it does not run yet.
 
     Args:
@@ -116,8 +150,11 @@ def _start_janitor() -> subprocess.Popen:
     """Start the janitor process, which reads messages from its standard input."""
     # -I, -S: import no files of the current folder, the user or the installed packages.
     command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+    environment = {name: value for name, value in os.environ.items() if name != TREES_VARIABLE}  # it outlives the tree
     with interruption.hold_signals(), interruption.block_signals():
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, env=environment
+        )
 
 
 def run_janitor(lines: Iterator[str]) -> None:
@@ -129,8 +166,9 @@ def run_janitor(lines: Iterator[str]) -> None:
         if sign == "+":
             remaining[kind, identifier] = None
     for kind, identifier in remaining:
-        if kind == "group":
-            kill_group(identifier)
+        if kind == "processes":
+            leader, tree = identifier.split()
+            kill_processes(int(leader), tree)
     for kind, identifier in remaining:
         deadline = time.monotonic() + REMOVAL_SECONDS
         while kind == "folder" and os.path.exists(identifier) and time.monotonic() < deadline:
