@@ -74,7 +74,7 @@ class RealTexts:
     def spans(self, count: int = 120) -> list[tuple[str, list[tuple[int, int, str]]]]:
         """Return sentences with the places of their entities: start, end, kind."""
         sentences_with_spans = []
-        for sentence in self.tagged(count):
+        for sentence in self.sentences_with_tags(count):
             text, spans = "", []
             for token, tag in sentence:
                 text += (" " if text else "") + token
@@ -404,19 +404,21 @@ def write_conll(
 
 def conll_2003(texts: RealTexts, folder: Path) -> Path:
     names = ("eng.train", "eng.testa", "eng.testb")
-    write_conll(folder, texts.tagged(240), names, lambda token, tag: f"{token} NN I-NP {tag.replace('B-', 'I-')}\n")
+    write_conll(
+        folder, texts.sentences_with_tags(240), names, lambda token, tag: f"{token} NN I-NP {tag.replace('B-', 'I-')}\n"
+    )
     return folder
 
 
 def conll_files(texts: RealTexts, folder: Path) -> Path:
     names = ("train.txt", "valid.txt", "test.txt")
-    write_conll(folder, texts.tagged(240), names, lambda token, tag: f"{token} NNP B-NP {tag}\n")
+    write_conll(folder, texts.sentences_with_tags(240), names, lambda token, tag: f"{token} NNP B-NP {tag}\n")
     write_text(folder / "metadata", "Reuters corpus\n")
     return folder
 
 
 def wnut(texts: RealTexts, folder: Path) -> Path:
-    tagged_sentences = texts.tagged(240)
+    tagged_sentences = texts.sentences_with_tags(240)
     files = {"wnut17train.conll": tagged_sentences[:160], "emerging.dev.conll": tagged_sentences[160:200]}
     for name, sentences in {**files, "emerging.test.annotated": tagged_sentences[200:]}.items():
         write_text(

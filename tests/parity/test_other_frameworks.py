@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -20,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from toolkit.errors import UserError
 from toolkit.parity.bundle.bundle import check_unchanged, open_recording
 from toolkit.parity.gate import judge_outputs
-from toolkit.parity.other_frameworks.run import write_inputs
+from toolkit.parity.other_frameworks.run import run_port, write_inputs
 
 REFERENCE = """
 import torch
@@ -439,20 +440,48 @@ def test_a_bundle_that_changes_while_a_port_runs_is_rejected(bundle, tmp_path):
         check_unchanged(recording)
 
 
+def test_a_port_in_jax_does_not_find_the_bundle_in_the_folder_of_the_caller(bundle, tmp_path, monkeypatch):
+    """It starts in an empty folder, and its environment, arguments and path of modules do not name the caller's."""
+    pytest.importorskip("jax")
+    monkeypatch.chdir(bundle.parent)
+    monkeypatch.setenv("PWD", str(bundle.parent))
+    monkeypatch.setenv("OLDPWD", str(bundle))
+    (tmp_path / "port.py").write_text(
+        "import os, sys\n\ndef forward(weights, batch, draws):\n"
+        "    raise ValueError(repr((os.listdir(), list(os.environ.values()) + sys.argv + sys.path)))\n"
+    )
+    (tmp_path / "scratch").mkdir()
+    recording = open_recording(Path(bundle.name))
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "")
+    with pytest.raises(UserError) as error:
+        run_port(tmp_path / "port.py", recording, tmp_path / "scratch", ["float64"], None, None)
+    files, places = ast.literal_eval(str(error.value).partition("ValueError: ")[2])
+    assert files == [] and not [place for place in places if str(bundle.parent) in place]
+
+
 STAYING = """
-import os, time
+import os, subprocess, sys, time
 import jax.numpy as np
 
+def start():
+    {start}
+
 def forward(weights, batch, draws):
-    if os.fork() == 0:
-        time.sleep(3600)
-    return {"output:norm": np.zeros((4, 6, 8), weights["norm.weight"].dtype)}
+    start()
+    return {{"output:norm": np.zeros((4, 6, 8), weights["norm.weight"].dtype)}}
 """
+STARTS = {
+    "fork": "os.fork() == 0 and time.sleep(3600)",
+    "session": "os.fork() == 0 and (os.setsid(), time.sleep(3600))",
+    "daemon": "os.fork() == 0 and (os.setsid(), os.fork() and os._exit(0), time.sleep(3600))",
+    "program": "subprocess.Popen(['sh', '-c', 'sleep 3600; :', sys.argv[2]], start_new_session=True)",
+}
 
 
-def test_remaining_child_processes_of_a_port_are_ended(bundle, tmp_path):
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_remaining_child_processes_of_a_port_are_ended(start, bundle, tmp_path):
     pytest.importorskip("jax")
-    (tmp_path / "port.py").write_text(STAYING)
+    (tmp_path / "port.py").write_text(STAYING.format(start=start))
     assert judge_port(bundle, tmp_path / "port.py", tmp_path)[1].startswith("DRIFT output:norm")
     child_processes = [
         path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path / "port.py") in read_command(path)

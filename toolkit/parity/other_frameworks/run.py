@@ -3,7 +3,8 @@
 The port's process gets two separate folders, and not the bundle, which has the truth. It reads ``weights``, ``batch``
 and ``draws`` (safetensors) and ``names.json``, the names of all tensors of the reference. It leaves
 ``DTYPE.safetensors`` with its results, and last ``versions.json`` with its framework's version; or ``failure.txt`` with
-the reason in one line; or ``missing.txt`` if a package cannot be imported.
+the reason in one line; or ``missing.txt`` if a package cannot be imported. Its current folder is empty, because the
+user's current folder often has the bundle.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from toolkit.parity.processes.interpreter import locate_interpreter
 PROGRAMS = {".py": ("in_jax", ("jax", "safetensors")), ".onnx": ("in_onnx", ("onnxruntime", "safetensors"))}
 #: Largest length of the end that is read of a text from a port's process.
 MAX_CHARACTERS = 2000
+#: Environment variables with the current and the previous folder of the user's shell.
+SHELL_FOLDERS = ("PWD", "OLDPWD")
 
 
 def run_port(
@@ -58,15 +61,16 @@ def run_port(
     """
     program, packages = PROGRAMS[port_path.suffix]
     interpreter = sys.executable if python is None else locate_interpreter(python, packages)
-    inputs, outputs = folder / "inputs", folder / "outputs"
+    inputs, outputs, current_folder = folder / "inputs", folder / "outputs", folder / "current"
     write_inputs(recording, inputs)
     outputs.mkdir()
+    current_folder.mkdir()
     versions: dict[str, str] = {}
     for dtype in dtypes:
         log = folder / f"{dtype}.log"
-        arguments = map(str, (inputs, port_path, outputs, dtype))
+        arguments = map(str, (inputs.absolute(), port_path.absolute(), outputs.absolute(), dtype))
         command = launch.module_command(interpreter, f"toolkit.parity.other_frameworks.{program}", *arguments)
-        status = _run_program(command, port_path, log, time_limit or TIME_LIMIT)
+        status = _run_program(command, port_path, log, current_folder, time_limit or TIME_LIMIT)
         if missing := _read_text_end(outputs / "missing.txt"):
             remedy = f"{interpreter} -m pip install {' '.join(packages)}, or name a Python that has it: --port-python"
             raise Inconclusive(f"{port_path}: {missing}; {remedy}")
@@ -101,23 +105,26 @@ def write_inputs(recording: Recording, folder: Path) -> None:
     files.write_json(folder / "names.json", files.read_json(recording.folder / "reference" / "order.json"))
 
 
-def _run_program(command: Sequence[str], port_path: Path, log: Path, time_limit: float) -> int:
+def _run_program(command: Sequence[str], port_path: Path, log: Path, current_folder: Path, time_limit: float) -> int:
     """Run a program, end every process that it started, and return its exit status.
 
     Args:
         command: the command with its arguments.
         port_path: file of the port, for the error message.
         log: new file for the program's output.
+        current_folder: folder that becomes the program's current folder.
         time_limit: longest duration in seconds.
 
     Raises:
         UserError: the program takes longer than ``time_limit`` seconds.
     """
+    environment = {name: value for name, value in launch.worker_environment().items() if name not in SHELL_FOLDERS}
     with (
         open(log, "x") as output,
         child_process(
             command,
-            env=launch.worker_environment(),
+            cwd=current_folder,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
