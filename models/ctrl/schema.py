@@ -124,7 +124,7 @@ def max_positions(config: Mapping[str, Any]) -> int:
     return config["n_positions"]
 
 
-def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
+def activation_bytes(config: Mapping[str, Any], length: int, *, causal_lm: bool) -> int:
     """Return the minimum number of bytes to train on one text in float32.
 
     They hold the hidden states, the largest tensors of one layer, and the position table.

@@ -116,11 +116,11 @@ def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping[str, Any],
     other_parameters = {name for other in HEADS if other != head for name in parameters(config, other)}
     other_parameters.add("lm_head.weight")
     is_tied = config["tie_word_embeddings"] and head == "causal_lm"
-    renamed_tensors = _rename_tensors(tensors, is_tied)
+    renamed_tensors = _rename_tensors(tensors, is_tied=is_tied)
     return select_tensors(renamed_tensors, parameters(config, head), other_parameters, "transformer.")
 
 
-def _rename_tensors(tensors: Iterable[tuple[str, np.ndarray]], is_tied: bool) -> Iterator[tuple[str, np.ndarray]]:
+def _rename_tensors(tensors: Iterable[tuple[str, np.ndarray]], *, is_tied: bool) -> Iterator[tuple[str, np.ndarray]]:
     """Add the prefix of the body to names without a prefix, and rename a tied output layer to the embedding."""
     for name, value in tensors:
         name = name if name.startswith(("transformer.", "lm_head.", "classifier.")) else f"transformer.{name}"

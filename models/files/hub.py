@@ -300,7 +300,7 @@ class StoredTensor:
         with open_tensors(file) as tensors:
             self.shape = tuple(tensors.get_slice(name).get_shape())
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # noqa: FBT001 (NumPy's signature)
         with open_tensors(self.file) as tensors:
             value = tensors.get_tensor(self.name)
         return value if dtype is None else value.astype(dtype)

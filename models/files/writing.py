@@ -22,7 +22,7 @@ def write_file(folder: str | os.PathLike, name: str, content: str | bytes) -> No
     Path(folder, name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
 
 
-def write_json(folder: str | os.PathLike, name: str, content: Mapping[str, Any], sort_keys: bool = False) -> None:
+def write_json(folder: str | os.PathLike, name: str, content: Mapping[str, Any], *, sort_keys: bool = False) -> None:
     """Write a JSON file into an existing folder, and replace an earlier file with this name.
 
     Args:

@@ -134,7 +134,9 @@ def convert_tensors(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any])
     roles.update(layout.roles)
     has_prefix = any(name.startswith(layout.paddlenlp_prefix) for name in arrays)
     paddlenlp_names = {
-        _rename_parameter(name, layout, has_prefix, roles): name for name in arrays if not layout.is_constant(name)
+        _rename_parameter(name, layout, roles, has_prefix=has_prefix): name
+        for name in arrays
+        if not layout.is_constant(name)
     }
     unknown = [paddlenlp_name for name, paddlenlp_name in paddlenlp_names.items() if name not in roles]
     missing = [name for name in roles if name.startswith(layout.prefix) and name not in paddlenlp_names]
@@ -175,7 +177,7 @@ def _select_strings(value: Any) -> Iterator[str]:
     yield from (item for item in (value if isinstance(value, list) else []) if isinstance(item, str))
 
 
-def _rename_parameter(name: str, layout: Layout, has_prefix: bool, roles: Mapping[str, str]) -> str:
+def _rename_parameter(name: str, layout: Layout, roles: Mapping[str, str], *, has_prefix: bool) -> str:
     """Return Hugging Face's name of a parameter.
 
     Args:

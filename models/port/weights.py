@@ -33,7 +33,7 @@ class WeightsError(ValueError):
     """The weights do not match the parameters of the model one to one."""
 
 
-def linear_parameters(name: str, num_inputs: int, num_outputs: int, has_bias: bool = True) -> dict[str, Parameter]:
+def linear_parameters(name: str, num_inputs: int, num_outputs: int, *, has_bias: bool = True) -> dict[str, Parameter]:
     """Return the parameters of a linear layer by name, with or without a bias.
 
     Args:

@@ -47,7 +47,7 @@ def fit(config: Mapping[str, Any], num_tokens: int, set_keys: Collection[str] | 
         keys=keys,
         cut=cut,
         padding=_describe_padding(config, num_tokens, length, free_keys) if length > num_tokens else "",
-        positions=_describe_positions(full_config, length, set_keys is None) if cut else "",
+        positions=_describe_positions(full_config, length, is_stored=set_keys is None) if cut else "",
     )
 
 
@@ -229,7 +229,7 @@ def _describe_padding(config: Mapping[str, Any], num_tokens: int, length: int, f
     return f"texts of up to {num_tokens:,} tokens are padded to {length:,}: a multiple of {_join_words(reasons)}"
 
 
-def _describe_positions(full_config: Mapping[str, Any], length: int, is_stored: bool) -> str:
+def _describe_positions(full_config: Mapping[str, Any], length: int, *, is_stored: bool) -> str:
     """Return the note that only the first rows of the position table train.
 
     Args:

@@ -148,7 +148,7 @@ def max_positions(config: Mapping[str, Any]) -> int:
     return min(maximum, math.prod(config["axial_pos_shape"])) if config["axial_pos_embds"] else maximum
 
 
-def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
+def activation_bytes(config: Mapping[str, Any], length: int, *, causal_lm: bool) -> int:
     """Return the minimum number of bytes to train on one text in float32.
 
     They hold the two residual streams and the largest tensors of one layer of each kind.

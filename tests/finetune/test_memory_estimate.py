@@ -260,7 +260,9 @@ def test_rotations_count_only_for_texts_of_several_chunks(num_buckets, half_sum)
     once, twice = (schema.resolve({**keys, "num_hashes": count}) for count in (1, 2))
 
     def bytes_of_a_round(length: int) -> int:
-        return schema.activation_bytes(twice, length, False) - schema.activation_bytes(once, length, False)
+        return schema.activation_bytes(twice, length, causal_lm=False) - schema.activation_bytes(
+            once, length, causal_lm=False
+        )
 
     for length in (32, 64):  # within one chunk
         assert bytes_of_a_round(length) == 4 * 12 * length * length

@@ -309,7 +309,9 @@ def explain_too_large(
     if memory_bytes is None:
         return None
     num_parameters = count_parameters(model, config, head)
-    activation_bytes = num_texts * families.part(model, "schema").activation_bytes(config, length, head == "causal_lm")
+    activation_bytes = num_texts * families.part(model, "schema").activation_bytes(
+        config, length, causal_lm=head == "causal_lm"
+    )
     if num_parameters * bytes_per_parameter + activation_bytes <= memory_bytes:
         return None
     return (
