@@ -57,7 +57,7 @@ FAULTS = {
     "the last cells are drawn by one thread alone": Fault(
         "random_mask", "draw_mask", "if last == words:", "if last == words and first == 0:"
     ),
-    "one of four cells has the rate of its neighbours in 2^16": Fault(
+    "one of four cells has the rate of its neighbors in 2^16": Fault(
         "random_mask", "draw_mask", "(z >> np.uint64(48)) >= threshold", "(z >> np.uint64(48)) > threshold"
     ),
     "there are 2^16 masks": Fault(
@@ -191,7 +191,7 @@ FAULTS = {
     "exp is two terms short in attention": Fault(
         "attend_chunks", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"
     ),
-    "the normaliser is of what is below the largest": Fault(
+    "the normalizer is of what is below the largest": Fault(
         "attend_chunks", "_weigh_keys", "largest + math.log(total)", "math.log(total)"
     ),
     "padding counts": Fault("attend_chunks", "_weigh_keys", "= MAX_INT32", "= MIN_INT32"),
@@ -217,7 +217,7 @@ FAULTS = {
     "dropout of the first chunk is everyone's": Fault(
         "attend_chunks", "attend_chunks", "keep_mask[ring, chunk]", "keep_mask[0, 0]"
     ),
-    "the normaliser has no gradient": Fault(
+    "the normalizer has no gradient": Fault(
         "attend_chunks_backward", "_softmax_gradient", "- correction) + grad_log_normalizer)", "- correction))"
     ),
     "a gradient is not dropped": Fault(
@@ -263,7 +263,7 @@ FAULTS = {
     "exp is two terms short in a cross entropy": Fault(
         "cross_entropy", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"
     ),
-    "a normaliser is that of the last block": Fault(
+    "a normalizer is that of the last block": Fault(
         "cross_entropy",
         "cross_entropy_rows",
         "normalizers[row, 1] = np.float32(total)",

@@ -53,7 +53,7 @@ BASES: dict[str, dict[str, Any]] = {
         },
         "train": TRAIN,
     },
-    "language modelling": {
+    "language modeling": {
         "task": "language_modeling",
         "model": {"name": "ctrl", "config": CTRL},
         "tokenizer": {"vocab_size": 50},
@@ -63,13 +63,13 @@ BASES: dict[str, dict[str, Any]] = {
         },
         "train": TRAIN,
     },
-    "reformer language modelling": {
+    "reformer language modeling": {
         "task": "language_modeling",
         "model": {"config": {**REFORMER, "local_num_chunks_after": 0, "is_decoder": True}},
         "data": {"dataset": "text", "files": {"train": "tales.txt"}, "validation_fraction": 0.2, "max_length": 32},
         "train": TRAIN,
     },
-    "masked language modelling": {
+    "masked language modeling": {
         "task": "masked_language_modeling",
         "model": {"config": REFORMER},
         "data": {"dataset": "csv", "files": {"train": "train.csv"}, "validation_fraction": 0.2, "max_length": 32},

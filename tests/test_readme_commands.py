@@ -87,7 +87,7 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit recipe new reviews.csv": Here("own", says="reviews.yaml"),
     "toolkit recipe check reviews.yaml": Here("own", says="ok"),
     "toolkit finetune reviews.yaml": Here("own", f"{SHORT} {UNGATED}", says="run folder: runs/reviews"),
-    "toolkit predict runs/reviews --input new.csv --output labelled.csv": Here("own", says="labelled.csv: 9 rows in"),
+    "toolkit predict runs/reviews --input new.csv --output labeled.csv": Here("own", says="labeled.csv: 9 rows in"),
     "toolkit finetune reviews.yaml train.batch_size=8": Elsewhere("as my.yaml below"),
     "toolkit finetune reviews.yaml --new": Here("own", f"{CUT} {UNGATED}", says="runs/reviews-2"),
     "toolkit compare runs/reviews runs/reviews-2": Here("own", says="validation accuracy"),
@@ -103,7 +103,7 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit finetune my.yaml --processes 4": Here(
         "own", f"--new {CUT} {UNGATED} train.batch_size=1", says="runs/my-3"
     ),
-    "toolkit predict runs/my --input new.csv --output labelled.csv": Here("own", "--overwrite", says="9 rows in"),
+    "toolkit predict runs/my --input new.csv --output labeled.csv": Here("own", "--overwrite", says="9 rows in"),
     "toolkit serve runs/my": Elsewhere("answers until it is ended; test_serve.py asks it"),
     "toolkit compare runs/my runs/my-2": Here("own", says="train.batch_size(.|\n)*validation accuracy"),
     "toolkit report RUN": Here("own", names={"RUN": "runs/my"}, says="report.html"),
@@ -218,7 +218,7 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit search my.yaml --over train.learning_rate=1e-4..1e-2 --over train.epochs=2,4,8": Elsewhere(
         "as the line before"
     ),
-    "toolkit recipe new labelled.csv --pretrain TEXTS": Elsewhere("test_recipe_new.py writes both recipes"),
+    "toolkit recipe new labeled.csv --pretrain TEXTS": Elsewhere("test_recipe_new.py writes both recipes"),
     "toolkit predict RUN --baseline": Elsewhere("test_linear_model.py asks such a run"),
     "toolkit predict RUN --text A --text-pair B": Elsewhere("test_text_pairs.py asks such a run"),
     "toolkit predict RUN --text TEXT": Elsewhere("test_token_classification.py asks such a run"),

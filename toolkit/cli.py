@@ -332,7 +332,7 @@ def _layout_options(file: str, otherwise: str) -> Callable[[Any], Any]:
 @click.option("--context", metavar="FILE", help="The text file to find the answer in, or - for the standard input.")
 @BASELINE
 @click.option("--input", "source", metavar="FILE", type=PATH, help=f"Label each row of {KINDS}.")
-@click.option("--output", "target", metavar="FILE", type=PATH, help="The file to write the labelled rows to.")
+@click.option("--output", "target", metavar="FILE", type=PATH, help="The file to write the labeled rows to.")
 @click.option("--text-column", help="The column to label. Default: the recipe's data.text.")
 @click.option("--text-pair-column", help="The column of the second texts. Default: the recipe's data.text.")
 @click.option("--question-column", help="The column of the questions. Default: the recipe's data.question.")
@@ -399,7 +399,7 @@ def predict(
 @click.option(
     "--temperature",
     type=FiniteRange(0, min_open=True),
-    help="Sample at this temperature; below 1 favours probable tokens.",
+    help="Sample at this temperature; below 1 favors probable tokens.",
 )
 @click.option("--top-k", type=click.IntRange(1), help="Sample from this many of the most probable tokens.")
 @click.option(

@@ -21,10 +21,10 @@ from models.operations.loop_arguments import DECLARED, Table
 
 #: The loops that round, forward and backward, with a description of each.
 LOOPS = {
-    "attention": "attention of chunks to their neighbours",
+    "attention": "attention of chunks to their neighbors",
     "softmax": "attention's softmax",
     "cross_entropy": "the cross entropy of rows of scores",
-    "layer_norm": "layer normalisation",
+    "layer_norm": "layer normalization",
     "keys": "LSH's keys of unit mean square",
     "dropout": "what dropout keeps, scaled",
     "bias": "a bias added to rows",

@@ -188,7 +188,7 @@ class ChunkedSelfAttention(nn.Layer):
             )
             context = product(at("dropped", probabilities), self.concat_neighbors(value))
         if normalizer is not None:
-            normalizer = at("normaliser", normalizer)
+            normalizer = at("normalizer", normalizer)
         return at("context", context), normalizer
 
     def score_masks(
@@ -299,7 +299,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         context = at("unsorted", reorder(context, unsort))  # (B*H*R*T, D)
         if self.num_hashes > 1:
             rounds = [-1, self.num_hashes, length, self.attention_head_size]
-            weight = at("unsorted_normaliser", reorder(weight, unsort)).reshape([-1, self.num_hashes, length, 1])
+            weight = at("unsorted_normalizer", reorder(weight, unsort)).reshape([-1, self.num_hashes, length, 1])
             share = at("round_weights", softmax_over(weight, axis=1))
             context = at("combined", (context.reshape(rounds) * share).sum(1)).reshape([-1, self.attention_head_size])
         return self.merge_heads(context, batch, length), buckets

@@ -100,7 +100,7 @@ def url(run):
 
 def label_rows(run: Path, rows: list[dict], folder: Path) -> list[dict]:
     """Return the columns that `toolkit predict --input` adds to the rows."""
-    target = folder / "labelled.jsonl"
+    target = folder / "labeled.jsonl"
     label_file(run, console(), write(folder / "rows.jsonl", rows), target, overwrite=True)
     predictions = [{name: value for name, value in row.items() if name not in rows[0]} for row in read(target)]
     for row in predictions:

@@ -247,14 +247,14 @@ def test_an_impossible_output_is_refused_before_any_work(tmp_path):
         ("folder.csv", True, r"is a folder"),
         ("no/where.csv", False, r"there is no folder .*no; make it first$"),
         ("there.csv/a.csv", False, r"there is no folder .*there\.csv"),
-        ("labelled.txt", False, r"a text file has no columns; end it in"),
-        ("labelled", False, r"its name should end in one of"),
-        ("labelled.arrow", False, r"is not of a kind that is written; end it in \.csv, "),
-        ("labelled.csv.gz", False, r"is not of a kind that is written; end it in \.csv, "),
+        ("labeled.txt", False, r"a text file has no columns; end it in"),
+        ("labeled", False, r"its name should end in one of"),
+        ("labeled.arrow", False, r"is not of a kind that is written; end it in \.csv, "),
+        ("labeled.csv.gz", False, r"is not of a kind that is written; end it in \.csv, "),
     ]:
         with pytest.raises(UserError, match=expected_error):
             check_target(tmp_path / name, tmp_path / "in.csv", overwrite=overwrite)
     with pytest.raises(UserError, match="its folder /proc cannot be written"):
-        check_target(Path("/proc/labelled.csv"), tmp_path / "in.csv", overwrite=False)
+        check_target(Path("/proc/labeled.csv"), tmp_path / "in.csv", overwrite=False)
     check_target(tmp_path / "there.csv", tmp_path / "in.csv", overwrite=True)
     assert (tmp_path / "there.csv").read_text() == "mine"

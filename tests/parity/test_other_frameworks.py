@@ -51,8 +51,8 @@ def batch(config, rng):
 PORT = """
 def forward(weights, batch, draws):
     x = weights["table.weight"][batch["ids"]]
-    centred = x - x.mean(-1, keepdims=True)
-    x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weights["norm.weight"] + weights["norm.bias"]
+    centered = x - x.mean(-1, keepdims=True)
+    x = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * weights["norm.weight"] + weights["norm.bias"]
     found = {"output:norm": x}
     x = np.maximum(x, 0) @ weights["square.weight"].T + weights["square.bias"]
     found["output:square"] = x

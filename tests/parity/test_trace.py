@@ -27,7 +27,7 @@ from toolkit.parity.trials.mutation import trial_request
 OPERATIONS = {
     "reformer": {
         *("heads", "key", "adjacent", "scores", "masked_scores", "probabilities", "dropped", "context"),
-        *("sorted", "mean_square", "normaliser", "unsorted", "unsorted_normaliser", "round_weights", "combined"),
+        *("sorted", "mean_square", "normalizer", "unsorted", "unsorted_normalizer", "round_weights", "combined"),
     },
     "ctrl": {"heads", "scores", "scaled_scores", "masked_scores", "probabilities", "context", "merged"},
 }

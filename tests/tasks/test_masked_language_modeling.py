@@ -149,7 +149,7 @@ def test_the_run_passes_its_gate_with_its_masks_and_learns(run):
     assert "give the id 1" in (folder / "README.md").read_text()
     evaluated_metrics = evaluate(folder, Console(file=io.StringIO()))
     assert evaluated_metrics == pytest.approx(test_metrics)
-    with pytest.raises(UserError, match="is a run of masked language modelling: toolkit finetune"):
+    with pytest.raises(UserError, match="is a run of masked language modeling: toolkit finetune"):
         predict(folder, Console(file=io.StringIO()))
 
 
@@ -220,8 +220,8 @@ def test_a_task_with_labels_starts_from_the_body_with_a_new_head(run, recipe_fil
         "data": {**data, **share, "max_length": 32},
         "train": {"max_steps": 10, "batch_size": 8, "learning_rate": 5e-3, "baseline": False},
     }
-    (tmp_path / "labelled.yaml").write_text(yaml.safe_dump(recipe))
-    job = assemble(load_recipe(tmp_path / "labelled.yaml"))
+    (tmp_path / "labeled.yaml").write_text(yaml.safe_dump(recipe))
+    job = assemble(load_recipe(tmp_path / "labeled.yaml"))
     body = load_file(folder / "model" / "model.safetensors")
     head = {"classification": "classifier.", "question_answering": "qa_outputs."}[task]
     assert job.new_weights and all(name.startswith(head) for name in job.new_weights)
@@ -231,9 +231,9 @@ def test_a_task_with_labels_starts_from_the_body_with_a_new_head(run, recipe_fil
     if task == "question_answering":
         return
     output, suggested_overrides = io.StringIO(), shlex.split(masked.DESCRIPTION.next_command.format(run=folder))[3:]
-    (tmp_path / "labelled.yaml").write_text(yaml.safe_dump({**recipe, "model": RECIPE["model"]}))
+    (tmp_path / "labeled.yaml").write_text(yaml.safe_dump({**recipe, "model": RECIPE["model"]}))
     training_recipe = load_recipe(
-        tmp_path / "labelled.yaml", [f"train.output_dir={tmp_path / 'run'}", *suggested_overrides]
+        tmp_path / "labeled.yaml", [f"train.output_dir={tmp_path / 'run'}", *suggested_overrides]
     )
     run_dir = finetune(training_recipe, "a test", Console(file=output, width=200))
     assert "(new: classifier.dense.weight" in output.getvalue()

@@ -37,7 +37,7 @@ EXACT = {
     "reformer": {"hidden_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0, "hash_seed": 7},
     "ctrl": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
-TASKS = ("classification", "question answering", "language modelling", "masked language modelling")
+TASKS = ("classification", "question answering", "language modeling", "masked language modeling")
 #: Relative tolerance of losses and absolute tolerance of weights. A bias before a softmax has no gradient except
 #: rounding, which AdamW amplifies to steps of 1e-12.
 TOLERANCES = {"float64": (1e-12, 1e-10), "float32": (1e-4, 1e-3)}

@@ -60,7 +60,7 @@ def reserve_small_blocks() -> None:
         for size in SMALL_SIZES:
             for _ in range(BLOCKS_PER_SIZE):
                 blocks.append(libc.malloc(size))
-                libc.malloc(SMALL_SIZES.start)  # never freed, or its neighbours would become one block
+                libc.malloc(SMALL_SIZES.start)  # never freed, or its neighbors would become one block
         for block in blocks:
             libc.free(block)
 

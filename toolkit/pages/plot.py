@@ -37,11 +37,11 @@ STEPS = (1, 2, 5, 10)
 #: Color of the style sheet -> placeholder in matplotlib's output, which is replaced with ``var(--COLOR)``.
 COLORS = {
     color: f"#0000{number:02x}"
-    for number, color in enumerate(("blue", "orange", "good", "bad", "grey", "ink", "soft", "line", "band", "paper"), 1)
+    for number, color in enumerate(("blue", "orange", "good", "bad", "gray", "ink", "soft", "line", "band", "paper"), 1)
 }
 #: Color and dashes of the series of a figure, in order.
 LINE_STYLES: tuple[tuple[str, tuple[float, ...]], ...] = (
-    ("blue", ()), ("orange", (7, 3)), ("good", (2, 3)), ("bad", (7, 3)), ("grey", (2, 3)), ("ink", ()),
+    ("blue", ()), ("orange", (7, 3)), ("good", (2, 3)), ("bad", (7, 3)), ("gray", (2, 3)), ("ink", ()),
 )  # fmt: skip
 #: Settings of matplotlib.
 SETTINGS: Any = {
@@ -218,7 +218,7 @@ def draw_lines(
             color, dashes = LINE_STYLES[index % len(LINE_STYLES)]
             _draw_curve(axes, points, color, dashes, is_noisy=curve.is_noisy)
         if points_below and below is not None:
-            _draw_curve(all_axes[1], points_below, "grey", (), is_noisy=False)
+            _draw_curve(all_axes[1], points_below, "gray", (), is_noisy=False)
             all_axes[1].set_title(below.name, fontsize=11, loc="left", color=COLORS["soft"])
         for each in all_axes:
             each.xaxis.set_major_locator(MaxNLocator(8, integer=farthest > 8, steps=STEPS))

@@ -366,9 +366,9 @@ def _inspect_table(kind: str, files: dict[str, list[Path]], options: LayoutOptio
         raise UserError(f"--header: is for csv, not for {train}; remove it")
     if kind in ("csv", "json"):
         data_files.encoding = _find_encoding(data_files, train, options)
-    data_files.columns, is_labelled = layout.get("columns"), False
+    data_files.columns, is_labeled = layout.get("columns"), False
     if kind == "csv" and not layout.keys() - {"encoding"} and (label := find_first_label(read_head(train))):
-        data_files.delimiter, data_files.columns, is_labelled = " ", ["label", "text"], True
+        data_files.delimiter, data_files.columns, is_labeled = " ", ["label", "text"], True
         is_first = read_head(train).lstrip().startswith((FASTTEXT_PREFIX, label))
         verb = "begins" if is_first else "ends"
         data_files.notes.append(f"each line {verb} with its label ({label}); the rest of it is the text")
@@ -387,7 +387,7 @@ def _inspect_table(kind: str, files: dict[str, list[Path]], options: LayoutOptio
         data_files.questions = questions
         return data_files
     data_files.rows = read_split_rows(data_files, "train")
-    data_files.separates_labels = is_labelled and any(" " in label for label in data_files.rows["label"][:])
+    data_files.separates_labels = is_labeled and any(" " in label for label in data_files.rows["label"][:])
     names = default_column_names(sum(name != SPLIT_COLUMN for name in data_files.rows.column_names))
     if kind == "json" and data_files.columns is None and set(names) == {*data_files.rows.column_names} - {SPLIT_COLUMN}:
         data_files.columns = names

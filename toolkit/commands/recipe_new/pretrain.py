@@ -1,4 +1,4 @@
-"""Inspect unlabelled texts, and draft the recipe that pretrains on them for a labelled one."""
+"""Inspect unlabeled texts, and draft the recipe that pretrains on them for a labeled one."""
 
 from __future__ import annotations
 

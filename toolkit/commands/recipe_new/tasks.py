@@ -323,7 +323,7 @@ def draft_question_answering(
         *_format_files(data_files, write),
         *((key, column, f"the column of the {key.rstrip('s')}s") for key, column in (columns_by_role or {}).items()),
         ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
-        ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
+        ("stride", length // 4, "tokens that neighboring windows of a long text share"),
         (
             "misplaced_answers",
             "find",
@@ -389,7 +389,7 @@ def draft_token_classification(
         *_format_files(data_files, write),
         *([] if data_files.tagged else column_lines),
         ("max_length", length, "tokens of a window"),
-        ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
+        ("stride", length // 4, "tokens that neighboring windows of a long text share"),
         *_format_share(share),
     ]
     train = format_training(steps, 1.5e-3, "f1", "f1, precision, recall, accuracy or loss")
@@ -518,7 +518,7 @@ def _build_draft(
     rest = format_section("data", data_lines) + "\n" + train_section
     if texts_alone is None:
         return Draft(task + _format_model(sizes) + _format_tokenizer(sizes.pieces) + rest, assumptions, seconds)
-    # Few labelled texts may not give the pieces, and to be checked they need none.
+    # Few labeled texts may not give the pieces, and to be checked they need none.
     draft = Draft(task + _format_model(sizes) + _format_tokenizer(None) + rest, assumptions, seconds)
     dropout = [line for line in sizes.config() if line[0].endswith("_prob")]
     tokenizer = format_section("tokenizer", [("kind", "checkpoint", "that of model.weights")])

@@ -135,15 +135,15 @@ def _softmax(serve: Serve) -> Operation:
 def _masked_softmax(serve: Serve) -> Operation:
     """Return a replacement of the masked softmax that asks the reference's kernel."""
 
-    def masked_softmax(scores, masks, with_normaliser=False):
+    def masked_softmax(scores, masks, with_normalizer=False):
         """Return the softmax of masked scores by the reference's kernel (:func:`models.operations.ops.masked_softmax`).
 
         The replaced operation has the same arguments.
         """
         for keep_mask, value in masks:
             scores = paddle.where(keep_mask, scores, paddle.full([1], value, scores.dtype))
-        weights, normaliser = serve("attention_weights", scores, dim=-1)
-        return (weights, normaliser) if with_normaliser else weights
+        weights, normalizer = serve("attention_weights", scores, dim=-1)
+        return (weights, normalizer) if with_normalizer else weights
 
     return masked_softmax
 

@@ -280,7 +280,7 @@ def send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.n
                 sender.send_json("tokens", tokens(job.tokenizer, job.model))
             elif mutant.loader:
                 send_loaded_weights(job, sender)
-            elif mutant.initialisation:
+            elif mutant.initialization:
                 send_initial_values(job, sender)
             else:
                 sender.begin(name, mutant.dtype)

@@ -137,7 +137,7 @@ class DrawCounter:
             # The end of a row is paired with the start of the next row: these are independent like all other pairs.
             count = min(flat.size - stride, PAIRS)
             counts = joint(flat[:count], flat[stride : stride + count])
-            stats.neighbours[axis] = _sum(stats.neighbours.get(axis, [0, 0]), counts)
+            stats.neighbors[axis] = _sum(stats.neighbors.get(axis, [0, 0]), counts)
         flat, kind = flat[:PAIRS].copy(), (type(stats), *draw.shape)  # a view would keep all of a large mask
         if kind in self._of_shape:
             stats.modules = _sum(stats.modules, joint(self._of_shape[kind], flat))

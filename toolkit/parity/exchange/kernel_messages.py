@@ -19,7 +19,7 @@ import numpy as np
 #: other operations of the ports (sums of two tensors, products, quotients, roots, gathers) correctly.
 KINDS = {
     "matmul": "matrix products, with or without a bias",
-    "layer_norm": "layer normalisation",
+    "layer_norm": "layer normalization",
     "softmax": "softmax, exp(x - logsumexp(x)) and logsumexp",
     "activation": "gelu, silu, tanh, sigmoid",
     "sum": "sums and means along an axis",

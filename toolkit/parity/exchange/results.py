@@ -375,7 +375,7 @@ class DrawStats:
     Attributes:
         shape: shape of each draw.
         draws: number of draws.
-        neighbours: two counts for each axis, by the axis counted from the last as `-1`. For masks: the number of rare
+        neighbors: two counts for each axis, by the axis counted from the last as `-1`. For masks: the number of rare
             cells with a rare neighbor, and the number of rare neighbors. For rotations: the sum of the products of
             neighbors, and the sum of the neighbors' squares.
         modules: the same two counts, with the previous draw of equal shape as the neighbor.
@@ -385,7 +385,7 @@ class DrawStats:
 
     shape: list[int]
     draws: int = 0
-    neighbours: dict[str, list[float]] = field(default_factory=dict)
+    neighbors: dict[str, list[float]] = field(default_factory=dict)
     modules: list[float] = field(default_factory=lambda: [0, 0])
     steps: list[float] = field(default_factory=lambda: [0, 0])
     problems: list[str] = field(default_factory=list)

@@ -169,7 +169,7 @@ def _of_masks(name: str, masks: MaskStats) -> Iterator[Deviation]:
         return Deviation(name, binomial(hits, trials, rare, RATE_SLACK), share)
 
     yield deviation(masks.rare, "in all")
-    for axis, counts in masks.neighbours.items():
+    for axis, counts in masks.neighbors.items():
         yield deviation(counts, f"after a {state} one along axis {axis}")
     for kind, where in RELATED_DRAWS.items():
         yield deviation(getattr(masks, kind), f"whose like, {where} is {state}")
@@ -186,8 +186,8 @@ def _of_rotations(name: str, rotation_stats: RotationStats) -> Iterator[Deviatio
         expected_rate = math.erfc(int(limit) / math.sqrt(2.0))
         text = f"{hits / count:.5g} of {count} numbers lie beyond {limit}, not {expected_rate:.5g} as of normal ones"
         yield Deviation(name, binomial(hits, count, expected_rate), text)
-    for axis, (products, squares) in rotation_stats.neighbours.items():
-        text = f"neighbours along axis {axis} are correlated: {_share(products, squares):.4g}"
+    for axis, (products, squares) in rotation_stats.neighbors.items():
+        text = f"neighbors along axis {axis} are correlated: {_share(products, squares):.4g}"
         yield Deviation(name, correlation(products, squares), text)
     for kind, where in RELATED_DRAWS.items():
         products, squares = getattr(rotation_stats, kind)
@@ -225,11 +225,11 @@ def all_rotations(rotations_of_modules: Sequence[RotationStats]) -> RotationStat
 
 def _sum_counts(draws_of_modules: Sequence[DrawStats]) -> dict:
     """Return the sums of the counts that masks and rotations have, by attribute. Axes are counted from the last."""
-    axes = dict.fromkeys(axis for draws in draws_of_modules for axis in draws.neighbours)
+    axes = dict.fromkeys(axis for draws in draws_of_modules for axis in draws.neighbors)
     return {
         "shape": [],
-        "neighbours": {
-            axis: _sums([draws.neighbours[axis] for draws in draws_of_modules if axis in draws.neighbours])
+        "neighbors": {
+            axis: _sums([draws.neighbors[axis] for draws in draws_of_modules if axis in draws.neighbors])
             for axis in axes
         },
         **{kind: _sums([getattr(draws, kind) for draws in draws_of_modules]) for kind in RELATED_DRAWS},

@@ -20,7 +20,7 @@ from toolkit.parity.exchange.results import (
     ReferenceResult,
     Tokens,
 )
-from toolkit.parity.judge import diagnosis, initialisation_tests, interfaces, loops, rng_tests, tokens
+from toolkit.parity.judge import diagnosis, initialization_tests, interfaces, loops, rng_tests, tokens
 from toolkit.parity.judge.accepted import accept
 from toolkit.parity.judge.bounds import (
     UNIT,
@@ -502,7 +502,7 @@ def _judge_new_weights(new: NewWeights, verdict: Verdict) -> None:
 
     The parameters of a model that runs stage by stage are not measured.
     """
-    for name, message in initialisation_tests.find_wrong_initializations(new):
+    for name, message in initialization_tests.find_wrong_initializations(new):
         verdict.find("initialisation", f"new:{name}", message)
 
 

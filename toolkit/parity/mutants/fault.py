@@ -46,7 +46,7 @@ class Mutant:
         edits: edits of the port's source.
         kind: kind of fault in the documents' counts: the stem of the YAML file.
         family: model family whose modules ``apply`` changes; "" if it changes only :data:`SHARED_MODULES`.
-        tokenizer, loader, initialisation: whether the fault is not in the model but in the tokenizer, in the loading of
+        tokenizer, loader, initialization: whether the fault is not in the model but in the tokenizer, in the loading of
             a checkpoint, or in the random initialization of the weights.
         draws: whether the fault is in the port's own random draws. A trial of any other real fault leaves them out.
         settings: settings of the port (:attr:`toolkit.parity.job.job.Job.port`) that show the fault.
@@ -66,7 +66,7 @@ class Mutant:
     operation: str = ""
     tokenizer: bool = False
     loader: bool = False
-    initialisation: bool = False
+    initialization: bool = False
     draws: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dtype: str = "float64"
@@ -76,7 +76,7 @@ class Mutant:
     @property
     def is_of_the_step(self) -> bool:
         """Whether a step of the model, or its random draws, can show the fault."""
-        return not (self.tokenizer or self.loader or self.initialisation)
+        return not (self.tokenizer or self.loader or self.initialization)
 
     @property
     def is_of_an_operation(self) -> bool:

@@ -78,8 +78,8 @@ def attention_weights(scores: torch.Tensor, *, dim: int) -> tuple[torch.Tensor, 
         dim: axis of the softmax.
     """
     with ExactNormalizer(lambda: False):
-        normaliser = torch.logsumexp(scores, dim=dim, keepdim=True)
-        return torch.exp(scores - normaliser), normaliser
+        normalizer = torch.logsumexp(scores, dim=dim, keepdim=True)
+        return torch.exp(scores - normalizer), normalizer
 
 
 def activation(x: torch.Tensor, *, name: str) -> torch.Tensor:

@@ -597,7 +597,7 @@ def nudge_piece_(piece: torch.Tensor, steps: torch.Tensor, units: int = 1) -> No
         units: distance in units in the last place.
     """
     zero = piece == 0
-    # The next number away from zero, or towards it, is the next bit pattern.
+    # The next number away from zero, or toward it, is the next bit pattern.
     piece.view(steps.dtype).add_(steps[: len(piece)], alpha=units)
     if zero.any():
         piece[zero] = torch.finfo(piece.dtype).tiny

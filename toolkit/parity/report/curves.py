@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 #: Series in drawing order -> text in the legend, color, and dashes of the line.
 SERIES: dict[str, tuple[str, str, tuple[float, ...]]] = {
     "bound": ("the most that P64 may be off", "blue", (1, 3)),
-    "r32": ("R32: the reference in float32", "grey", (5, 3)),
+    "r32": ("R32: the reference in float32", "gray", (5, 3)),
     "p32": ("P32: the port in float32", "orange", ()),
     "p64": ("P64: the port in float64", "blue", ()),
-    "r16": ("R16: the reference in bfloat16", "grey", (2, 3)),
+    "r16": ("R16: the reference in bfloat16", "gray", (2, 3)),
     "p16": ("P16: the port in bfloat16", "good", ()),
 }
 #: Series of the port by dtype.

@@ -1,1 +1,1 @@
-"""Text classification. :mod:`.task` is the task, :mod:`.labels` the labelled texts that it is trained on."""
+"""Text classification. :mod:`.task` is the task, :mod:`.labels` the labeled texts that it is trained on."""

@@ -38,7 +38,7 @@ def measure_baselines(recipe: Recipe, splits: Mapping[str, Dataset], console: Co
 
     Args:
         recipe: recipe of the run.
-        splits: splits of :func:`.labels.labelled_splits`.
+        splits: splits of :func:`.labels.labeled_splits`.
         console: console for the progress.
     """
     problem, has_pairs = settled(recipe.data.problem_type), len(recipe.data.text_columns) > 1

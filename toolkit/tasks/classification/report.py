@@ -31,7 +31,7 @@ MAX_MATRIX_LABELS = 120
 PAIRS_SHOWN, MISTAKES_SHOWN, MAX_ROWS = 20, 25, 200
 #: How to read the matrix.
 MATRIX_EXPLANATION = (
-    "A row is a label of the data, a column the label that the model gave. The stronger the colour, the larger the "
+    "A row is a label of the data, a column the label that the model gave. The stronger the color, the larger the "
     "share of the row: blue where the model is right, orange where it is wrong."
 )
 #: Number of shades of a cell.

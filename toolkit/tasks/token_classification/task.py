@@ -18,9 +18,9 @@ from toolkit.tasks.classification.task import write_artifacts as write_artifacts
 from toolkit.tasks.interface import Baseline, Description, PreparedData
 from toolkit.tasks.question_answering.task import calibrate as calibrate
 from toolkit.tasks.token_classification import tags
-from toolkit.tasks.token_classification.labelling import label_rows as label_rows
-from toolkit.tasks.token_classification.labelling import predict as predict
-from toolkit.tasks.token_classification.labelling import predictions as predictions
+from toolkit.tasks.token_classification.labeling import label_rows as label_rows
+from toolkit.tasks.token_classification.labeling import predict as predict
+from toolkit.tasks.token_classification.labeling import predictions as predictions
 from toolkit.tasks.token_classification.rows import load_splits as load_splits
 
 if TYPE_CHECKING:
@@ -116,14 +116,14 @@ def token_counts(dataset: TaggedWindows) -> np.ndarray:
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: TaggedWindows) -> tuple[Any, ...]:
-    """Return the best label of each token and its probability (:func:`.labelling.best_of_batch`).
+    """Return the best label of each token and its probability (:func:`.labeling.best_of_batch`).
 
     Args:
         output: output of the model.
         batch: tensors of the batch, by name.
         dataset: evaluated data set.
     """
-    from toolkit.tasks.token_classification.labelling import best_of_batch
+    from toolkit.tasks.token_classification.labeling import best_of_batch
 
     return best_of_batch(output, dataset.length)
 

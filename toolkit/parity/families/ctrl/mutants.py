@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolkit.parity.mutants import draws, initialisation, loading
+from toolkit.parity.mutants import draws, initialization, loading
 from toolkit.parity.mutants.fault import read_faults
 from toolkit.parity.mutants.loops import SHARED_LOOPS, faults_below_noise
 from toolkit.parity.mutants.shared import PRECISION as PRECISION
@@ -20,15 +20,15 @@ LAYERS, BATCH, EVALUATION, DRAWS, TOKENIZER = (
 MASKS = draws.mask_faults("ctrl-", "ctrl", lambda port: port.modeling.CTRLModel)
 #: Faults of newly initialized weights.
 INITIALISATION = (
-    *initialisation.initialisation_faults(
+    *initialization.initialization_faults(
         "ctrl", "transformer.w", "h.0.multi_head_attention.Wq", "Wq.bias", "h.0.layernorm1"
     ),
-    initialisation.initialisation_fault(
+    initialization.initialization_fault(
         "ctrl",
         "width-fixed",
         "0.02 wide whatever initializer_range says",
         "transformer.w",
-        initialisation.change_widths(lambda config, widths: dict.fromkeys(widths, 0.02)),
+        initialization.change_widths(lambda config, widths: dict.fromkeys(widths, 0.02)),
     ),
 )
 #: Faults of the conversion of a checkpoint.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.parity.families.reformer.family import NOTHING_AHEAD
-from toolkit.parity.mutants import draws, initialisation, loading
+from toolkit.parity.mutants import draws, initialization, loading
 from toolkit.parity.mutants.fault import read_faults
 from toolkit.parity.mutants.loops import SHARED_LOOPS, faults_below_noise
 from toolkit.parity.mutants.shared import PRECISION as SHARED_PRECISION
@@ -22,19 +22,19 @@ LAYERS, ATTENTION, STREAMS, BATCH, EVALUATION, SETTINGS, DRAWS, TOKENIZER = (
 MASKS = draws.mask_faults("", "reformer", lambda port: port.modeling.ReformerModel)
 #: Faults of newly initialized weights.
 INITIALISATION = (
-    *initialisation.initialisation_faults(
+    *initialization.initialization_faults(
         "reformer",
         "word_embeddings",
         "layers.0.attention.self_attention.query",
         "layers.0.feed_forward.dense.dense.bias",
         "layers.0.attention.layer_norm",
     ),
-    initialisation.initialisation_fault(
+    initialization.initialization_fault(
         "reformer",
         "positions-as-matrices",
         "axial positions as wide as matrices",
         "position_embeddings.weights.0",
-        initialisation.change_width("axial", lambda widths: widths["linear"]),
+        initialization.change_width("axial", lambda widths: widths["linear"]),
     ),
 )
 #: Faults of the conversion of a checkpoint.

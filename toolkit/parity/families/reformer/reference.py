@@ -174,7 +174,7 @@ class ReformerStep(Step):
         if function is torch.cat and arguments[1:] == (3,):
             return Operation("cat", ("adjacent",))
         if function is torch.logsumexp and self.model.config.num_hashes > 1 and "lsh" in self._kind(module):
-            return Operation("logsumexp", ("normaliser", None))
+            return Operation("logsumexp", ("normalizer", None))
         return ATTENTION.get(function)
 
     def _kind(self, module: str) -> str:
@@ -200,7 +200,7 @@ class ReformerStep(Step):
             context = watch.recorder.pass_operation("unsorted", context)
             has_rounds = self.model.config.num_hashes > 1
             return context, watch.recorder.pass_operation(
-                "unsorted_normaliser", normalizer
+                "unsorted_normalizer", normalizer
             ) if has_rounds else normalizer
 
         restore = set_attribute(function, "apply", apply)

@@ -74,7 +74,7 @@ def _shift_mean(value: np.ndarray) -> np.ndarray:
     return value + np.float32(0.25) * value.std()
 
 
-def initialisation_fault(
+def initialization_fault(
     family: str, name: str, description: str, culprit: str, apply: Callable[[PortModules], AttributeValues]
 ) -> Mutant:
     """Return a fault of a family's randomly initialized weights.
@@ -87,11 +87,11 @@ def initialisation_fault(
         apply: function that returns the attributes to set, as :attr:`.Mutant.apply` does.
     """
     return Mutant(
-        f"{family}-new-{name}", description, culprit, apply, family, initialisation=True, kind="initialisation"
+        f"{family}-new-{name}", description, culprit, apply, family, initialization=True, kind="initialisation"
     )
 
 
-def initialisation_faults(
+def initialization_faults(
     family: str, embedding_name: str, linear_name: str, bias_name: str, norm_name: str
 ) -> tuple[Mutant, ...]:
     """Return the faults of the randomly initialized weights of a family.
@@ -104,7 +104,7 @@ def initialisation_faults(
         norm_name: part of the name of the first gain of a norm.
     """
 
-    fault = partial(initialisation_fault, family)
+    fault = partial(initialization_fault, family)
 
     return (
         fault(

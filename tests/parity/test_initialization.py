@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from toolkit.parity.exchange.results import CandidateResult, NewWeights, ReferenceResult
-from toolkit.parity.judge import initialisation_tests
+from toolkit.parity.judge import initialization_tests
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Finding
 from toolkit.parity.judge.rng_tests import LIMIT
@@ -46,7 +46,7 @@ REFERENCE = make_samples(10**6)
 
 def find_faults(ours: Samples) -> dict[str, str]:
     return dict(
-        initialisation_tests.find_wrong_initializations(NewWeights("weights.py", compare_sides(ours, REFERENCE)))
+        initialization_tests.find_wrong_initializations(NewWeights("weights.py", compare_sides(ours, REFERENCE)))
     )
 
 
@@ -60,8 +60,8 @@ def test_correct_values_raise_no_alarm():
     largest = 0.0
     for seed in range(20):
         new = compare_sides(make_samples(seed), make_samples(seed + 1000))
-        assert list(initialisation_tests.find_wrong_initializations(NewWeights("weights.py", new))) == []
-        z = [deviation.z for name, values in new.items() for deviation in initialisation_tests.deviations(name, values)]
+        assert list(initialization_tests.find_wrong_initializations(NewWeights("weights.py", new))) == []
+        z = [deviation.z for name, values in new.items() for deviation in initialization_tests.deviations(name, values)]
         assert len(z) == 6 * len(SHAPES)
         largest = max(largest, *map(abs, z))
     assert 2.0 < largest < LIMIT - 2.0
