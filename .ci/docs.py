@@ -27,8 +27,8 @@ from models.families import part  # noqa: E402
 from toolkit.errors import Inconclusive, ParityDrift, UserError  # noqa: E402
 from toolkit.parity import mutants  # noqa: E402
 from toolkit.parity.job.pair import TIME_LIMIT  # noqa: E402
-from toolkit.parity.mutants import shared  # noqa: E402
-from toolkit.recipe import keys, shipped  # noqa: E402
+from toolkit.parity.mutants import shared_faults  # noqa: E402
+from toolkit.recipe import keys, shipped_recipes  # noqa: E402
 from toolkit.recipe.recipe import Recipe  # noqa: E402
 from toolkit.terminal.failure import UNFORESEEN  # noqa: E402
 
@@ -55,9 +55,9 @@ def current(text: str, values: dict[str, str]) -> str:
 
 def quoted() -> dict[str, str]:
     """Return by name what stands at the markers of that name."""
-    of_one_text, of_several = shared.CLASS_WEIGHTS.values()
+    of_one_text, of_several = shared_faults.CLASS_WEIGHTS.values()
     pairs = [(ROOT / "tests" / "pairs" / name).glob("*.py") for name in ("bert", "opt", "t5")]
-    recipes = ((f"`{one.name}.yaml`", one.does, one.needs) for one in shipped.shipped_recipes())
+    recipes = ((f"`{one.name}.yaml`", one.does, one.needs) for one in shipped_recipes.shipped_recipes())
     targets = re.findall(r"^([a-z-]+):.*?## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     lora = {key: field.default for key, field in keys.LoRA.model_fields.items() if key != "targets"}
     return {
@@ -68,9 +68,9 @@ def quoted() -> dict[str, str]:
         "faults.by-kind": faults_by_kind(),
         "faults.class-weights": str(len(of_one_text)),
         "faults.label-weights": str(len(of_several)),
-        "faults.optimizers": str(sum(map(len, shared.OPTIMIZERS.values()))),
+        "faults.optimizers": str(sum(map(len, shared_faults.OPTIMIZERS.values()))),
         "faults.of-heads": str(sum(len(one) for name in FAMILIES for one in mutants.faults_of_heads(name).values())),
-        "faults.smoothing": str(len(shared.LABEL_SMOOTHING)),
+        "faults.smoothing": str(len(shared_faults.LABEL_SMOOTHING)),
         "faults.loops": str(sum(map(len, mutants.LOOPS.values()))),
         "pairs.lines": str(max(sum(len(file.read_text().splitlines()) for file in files) for files in pairs)),
         "pairs.time-limit": f"{TIME_LIMIT:.0f}",

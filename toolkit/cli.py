@@ -207,7 +207,7 @@ def finetune(
         return 0
     checked = load_recipe(recipe, overrides)
     if continued is not None:
-        from toolkit.finetune.continued import continue_from, note_of
+        from toolkit.finetune.continued_run import continue_from, note_of
         from toolkit.machine import runtime
 
         settings, facts = continue_from(checked, _run_folder(continued), console())
@@ -541,7 +541,7 @@ def list_recipes() -> None:
     """List the shipped recipes, what each does and what it needs."""
     from rich.table import Column, Table
 
-    from toolkit.recipe.shipped import shipped_recipes
+    from toolkit.recipe.shipped_recipes import shipped_recipes
 
     table = Table(Column("recipe", no_wrap=True), "what it does", "needs")
     for file in shipped_recipes():
@@ -555,7 +555,7 @@ def list_recipes() -> None:
 @click.argument("target", type=PATH, required=False)
 def copy_recipe(name: str, target: Path | None) -> None:
     """Copy the shipped recipe NAME to TARGET, a new file or a folder. Default: the current folder."""
-    from toolkit.recipe.shipped import copy_recipe as copy
+    from toolkit.recipe.shipped_recipes import copy_recipe as copy
 
     path = copy(name, target)
     click.echo(visible(f"wrote {path}; next: toolkit recipe check {shlex.quote(str(path))}"))

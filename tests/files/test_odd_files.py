@@ -21,7 +21,7 @@ import pytest
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new.look import inspect_data
 from toolkit.errors import UserError
-from toolkit.files.packed import MAX_RATIO
+from toolkit.files.compression import MAX_RATIO
 from toolkit.files.tables import read_table
 from toolkit.recipe.load import load_recipe
 

@@ -23,9 +23,9 @@ from toolkit.commands.recipe_new.look import DataFiles, inspect_data
 from toolkit.data.load import load_splits
 from toolkit.data.source_layout import find_source_layout
 from toolkit.errors import UserError
+from toolkit.files.compression import content_ending
 from toolkit.files.csv_rows import Layout
 from toolkit.files.kinds import KIND_BY_ENDING
-from toolkit.files.packed import content_ending
 from toolkit.files.tables import read_table
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe

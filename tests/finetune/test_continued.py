@@ -17,7 +17,7 @@ from test_train import gate, recipe_file, run, train  # noqa: F401
 from toolkit.errors import UserError
 from toolkit.files.digest import file_sha256
 from toolkit.files.whole import MANIFEST
-from toolkit.finetune.continued import _check_architecture
+from toolkit.finetune.continued_run import _check_architecture
 from toolkit.finetune.identity import FILE
 from toolkit.run_folder.checkpoint import OPTIMIZER, STATE, WEIGHTS, Checkpoints
 from toolkit.run_folder.folder import amending

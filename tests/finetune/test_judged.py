@@ -13,7 +13,7 @@ from models.operations.randomness import Dropout
 from toolkit.errors import ParityDrift
 from toolkit.finetune import finetune as training
 from toolkit.finetune.finetune import finetune
-from toolkit.finetune.judged import NOT_COMPARED_MESSAGE
+from toolkit.finetune.judged_run import NOT_COMPARED_MESSAGE
 from toolkit.recipe.load import load_recipe
 from toolkit.training import optimizer
 

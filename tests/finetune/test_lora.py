@@ -28,7 +28,7 @@ from models.reformer.config import ReformerConfig
 from toolkit.errors import UserError
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
-from toolkit.parity.mutants.shared import LORA
+from toolkit.parity.mutants.shared_faults import LORA
 from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials.mutation import trial_request, try_mutants
 from toolkit.recipe.load import load_recipe

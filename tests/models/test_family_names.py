@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ALLOWED_WORDS = {
     # A fact in the gate's records; recorded bundles contain it under this name.
     "toolkit/parity/exchange/results.py": {"num_buckets"},
-    "toolkit/parity/other_frameworks/given.py": {"num_buckets"},
+    "toolkit/parity/other_frameworks/output_errors.py": {"num_buckets"},
     "toolkit/parity/judge/verdict.py": {"num_buckets"},
     "toolkit/parity/judge/culprit.py": {"num_buckets"},
     "toolkit/parity/comparator/dtype.py": {"num_buckets"},

@@ -12,7 +12,7 @@ from small_reformers import WHOLE, reformer, texts
 from models.operations import kernels
 from models.reformer import reversible
 from models.reformer.modeling import ReformerForQuestionAnswering, ReformerForSequenceClassification
-from toolkit.parity.candidate.ported import ported_class
+from toolkit.parity.candidate.family_step import ported_class
 
 SHAPES = {
     "lsh-last": {"attn_layers": ["local", "lsh"]},

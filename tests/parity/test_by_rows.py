@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.reference import by_rows, reordered
-from toolkit.parity.reference.by_rows import GradientByRows
+from toolkit.parity.reference import reordered_sums, row_gradients
 from toolkit.parity.reference.recorder import Draws
-from toolkit.parity.reference.reordered import ReorderedSums
+from toolkit.parity.reference.reordered_sums import ReorderedSums
+from toolkit.parity.reference.row_gradients import GradientByRows
 
 WORDS, WIDTH = 50, 8
 
@@ -37,7 +37,7 @@ def compute_gradients(
     with sums or contextlib.nullcontext():
         watch = contextlib.nullcontext()
         if rows is not None:
-            monkeypatch.setattr(by_rows, "ROWS", rows)
+            monkeypatch.setattr(row_gradients, "ROWS", rows)
             watch = GradientByRows(weight.detach(), take, sums)
             del head.weight
             head.weight = watch.used
@@ -62,7 +62,7 @@ def test_it_equals_the_whole_gradient_and_changes_no_other(rows, seed, examples,
 
 
 def test_a_gradient_of_another_operation_is_passed_on_when_it_exists(monkeypatch):
-    monkeypatch.setattr(by_rows, "ROWS", 16)
+    monkeypatch.setattr(row_gradients, "ROWS", 16)
     matrix, parts = torch.arange(50.0).reshape(25, 2), []
     watch = GradientByRows(matrix, lambda start, part: parts.append((start, part)))
     with watch:
@@ -82,7 +82,7 @@ def test_log_softmax_is_decomposed_like_torchs(dim):
         aten._log_softmax_backward_data.default: (gradient, x.log_softmax(dim), dim, torch.float64),
     }.items():
         copies = [argument.clone() for argument in arguments if isinstance(argument, torch.Tensor)]
-        assert torch.equal(reordered.DECOMPOSITIONS[operation](*arguments), theirs[operation](*arguments))
+        assert torch.equal(reordered_sums.DECOMPOSITIONS[operation](*arguments), theirs[operation](*arguments))
         assert all(torch.equal(argument, now) for argument, now in zip(copies, arguments, strict=False))
 
 

@@ -49,9 +49,9 @@ from toolkit.parity.job.pair import (
     UnreachedFacts,
 )
 from toolkit.parity.judge import diagnosis, notes
-from toolkit.parity.judge.accepted import accept
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.findings import AcceptedFinding, Finding, Verdict
+from toolkit.parity.judge.known_differences import accept
 from toolkit.parity.judge.trajectory import judge_trajectory
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats

@@ -9,7 +9,7 @@ from models.families import FAMILIES
 from models.operations import kernels
 from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.mutants import OF_ADAMW, catalogue
-from toolkit.parity.mutants.shared import OPTIMIZERS
+from toolkit.parity.mutants.shared_faults import OPTIMIZERS
 from toolkit.parity.trials.mutation import optimizer_trials, try_mutants
 
 #: A small model, because only the updates matter here; its position tables have three dimensions.

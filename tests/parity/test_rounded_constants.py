@@ -12,7 +12,7 @@ from paddle.nn import functional as ported
 from torch.nn import functional as original
 
 from toolkit.parity.families.pair.reference_patches import round_epsilons
-from toolkit.parity.reference.rounded import ConstantRounding
+from toolkit.parity.reference.rounded_constants import ConstantRounding
 
 #: Largest relative distance of the rounded reference from Paddle.
 MAX_DISTANCE = 2e-14

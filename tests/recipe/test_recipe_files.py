@@ -13,7 +13,7 @@ import pytest
 
 from toolkit import __version__
 from toolkit.machine.install import DISTRIBUTION
-from toolkit.recipe import shipped as recipe_files
+from toolkit.recipe import shipped_recipes as recipe_files
 from toolkit.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[2]

@@ -32,7 +32,7 @@ from toolkit.parity.inputs.class_labels import contrast_labels, spread_labels_by
 from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.measure.updates import count_loss_terms, weigh_terms
 from toolkit.parity.mutants import catalogue
-from toolkit.parity.mutants.shared import CLASS_WEIGHTS
+from toolkit.parity.mutants.shared_faults import CLASS_WEIGHTS
 from toolkit.parity.reference import own_loss
 from toolkit.parity.request.build import batch_of, job_of, labels_of
 from toolkit.parity.trials.mutation import trial_request, try_mutants, weighted_trials

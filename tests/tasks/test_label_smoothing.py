@@ -13,7 +13,7 @@ from test_problem_types import write_recipe
 from models.operations import losses
 from toolkit.errors import UserError
 from toolkit.parity.job.job import TrainingSettings
-from toolkit.parity.mutants.shared import LABEL_SMOOTHING
+from toolkit.parity.mutants.shared_faults import LABEL_SMOOTHING
 from toolkit.parity.reference import own_loss
 from toolkit.parity.trials.mutation import smoothed_trials, try_mutants
 from toolkit.recipe.load import load_recipe

@@ -24,7 +24,7 @@ from toolkit.finetune.report.page import PAGE, REMEDY
 from toolkit.pages.elements import Section, hide_folders, render_macro, render_page, table
 from toolkit.pages.plot import draw_lines
 from toolkit.recipe import yaml_source
-from toolkit.recipe.shipped import new_file
+from toolkit.recipe.shipped_recipes import new_file
 from toolkit.run_folder.folder import flat, read_starts
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import read_metrics

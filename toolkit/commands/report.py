@@ -14,7 +14,7 @@ from toolkit.finetune.model import make_trainer
 from toolkit.finetune.report.page import REMEDY, write_report
 from toolkit.finetune.results import write_split_predictions
 from toolkit.machine.disk import find_write_obstacle
-from toolkit.recipe.shipped import new_file
+from toolkit.recipe.shipped_recipes import new_file
 from toolkit.run_folder.folder import amending
 from toolkit.run_folder.predictions import SPLITS, predictions_file
 from toolkit.run_folder.read import read_json

@@ -20,10 +20,10 @@ from models.files.plain import UnreadableFileError, plain_file
 from toolkit.data.rows import load_stored_rows, write_rows
 from toolkit.data.splits import SPLITS
 from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
+from toolkit.files.compression import content_ending
 from toolkit.files.csv_rows import Layout, default_delimiter, detect_delimiter, read_first_rows
 from toolkit.files.digest import digest_parts, file_sha256
 from toolkit.files.kinds import BINARY_KINDS, KIND_BY_ENDING
-from toolkit.files.packed import content_ending
 from toolkit.files.sheet_rows import find_sheet_table
 from toolkit.files.tables import check_unique_columns, convert_content_errors, read_arrow_chunks
 from toolkit.files.text_encoding import WrongEncodingError, check_encoding, open_text

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from models.files.plain import UnreadableFileError
-from toolkit.files.packed import content_ending
+from toolkit.files.compression import content_ending
 from toolkit.files.text_encoding import open_text
 
 #: Most characters of a field of a csv file; a quote that is not closed ends there.

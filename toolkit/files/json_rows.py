@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from models.files.plain import UnreadableFileError
+from toolkit.files.compression import content_ending
 from toolkit.files.json_columns import find_table_rows
-from toolkit.files.packed import content_ending
 from toolkit.files.text_encoding import open_text
 
 #: Characters of a JSON file read at a time.

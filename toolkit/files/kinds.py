@@ -9,8 +9,8 @@ from pathlib import Path
 
 from models.files.plain import UnreadableFileError
 from toolkit.errors import UserError
+from toolkit.files.compression import content_ending, open_unpacked
 from toolkit.files.csv_rows import DELIMITERS, SNIFFED_ROWS, has_fasttext_labels, split_labels_and_text
-from toolkit.files.packed import content_ending, open_unpacked
 from toolkit.files.text_encoding import BYTE_ORDER_MARKS
 
 #: Ending of a file, without the ending of a compression -> kind of its content.

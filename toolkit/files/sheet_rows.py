@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models.files.plain import UnreadableFileError
-from toolkit.files.packed import ALWAYS_ALLOWED_BYTES, MAX_RATIO
+from toolkit.files.compression import ALWAYS_ALLOWED_BYTES, MAX_RATIO
 
 #: First rows of a sheet that may precede its table.
 HEAD_ROWS = 20

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from models.port.tokenization import replace_surrogates
 from toolkit.errors import UserError
+from toolkit.files.compression import content_ending
 from toolkit.files.csv_rows import Layout, default_delimiter
 from toolkit.files.kinds import detect_kind
-from toolkit.files.packed import content_ending
 from toolkit.files.strict_json import replace_nonfinite
 from toolkit.files.tables import Rows, Table, build_array
 from toolkit.machine.disk import explain_write_errors, find_write_obstacle

@@ -23,11 +23,11 @@ from tqdm import tqdm
 from models.files.plain import UnreadableFileError, plain_file
 from models.port.tokenization import replace_surrogates
 from toolkit.errors import UserError
+from toolkit.files.compression import is_packed
 from toolkit.files.csv_rows import NO_HEADER_ADVICE, Layout, find_csv_layout, lacks_header, read_csv_rows
 from toolkit.files.json_rows import TEXT_COLUMN, read_json_rows
 from toolkit.files.kinds import BINARY_KINDS, detect_kind
 from toolkit.files.nested_columns import MISSING, get_nested_value
-from toolkit.files.packed import is_packed
 from toolkit.files.sheet_rows import read_sheet_rows
 from toolkit.files.text_encoding import WrongEncodingError, check_encoding, open_text
 

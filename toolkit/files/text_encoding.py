@@ -13,7 +13,7 @@ from typing import TextIO
 import charset_normalizer
 
 from models.files.plain import UnreadableFileError
-from toolkit.files.packed import is_packed, open_unpacked
+from toolkit.files.compression import is_packed, open_unpacked
 
 #: Bytes that are read at a time.
 BLOCK_BYTES = 2**20

@@ -33,10 +33,10 @@ from toolkit.files.whole import write_text
 from toolkit.finetune.assembly import AssembledRun, assemble, reference_python
 from toolkit.finetune.backward import resolve_backward
 from toolkit.finetune.checks import THREAD_FLAGS, check_device, check_disk_space, print_description, process_count_note
-from toolkit.finetune.continued import load_continued_moments
+from toolkit.finetune.continued_run import load_continued_moments
 from toolkit.finetune.gate import pass_gate
 from toolkit.finetune.identity import check_identity, write_identity
-from toolkit.finetune.judged import check_matches_gate
+from toolkit.finetune.judged_run import check_matches_gate
 from toolkit.finetune.memory import missing_memory
 from toolkit.finetune.model import load_model, make_trainer
 from toolkit.finetune.passed_gate import make_handover, read_handover, reuse_gate, verified_verdict

@@ -246,7 +246,7 @@ def show_map(output: Path | None, **described: Any) -> None:
     from toolkit.parity.pairs.describe import describe_sides as describe
     from toolkit.parity.pairs.map_file import text_of
     from toolkit.parity.request.build import scratch_job
-    from toolkit.recipe.shipped import new_file
+    from toolkit.recipe.shipped_recipes import new_file
 
     if output is not None:
         new_file(output)

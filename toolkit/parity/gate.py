@@ -30,9 +30,9 @@ from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.trajectory import judge_trajectory
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.other_frameworks.given import compare_outputs, find_tensor_files, read_outputs
+from toolkit.parity.other_frameworks.output_errors import compare_outputs, find_tensor_files, read_outputs
 from toolkit.parity.other_frameworks.run import run_port
-from toolkit.parity.pairs import cached
+from toolkit.parity.pairs import measurement_cache
 from toolkit.parity.pairs.prepare import prepare_job
 from toolkit.parity.pairs.recording import describe_port, keep_counterparts
 from toolkit.parity.processes.processes import run_workers
@@ -148,7 +148,7 @@ def judge_outputs(
 
     Args:
         recording: recorded reference.
-        port_path: folder of the port's outputs (:mod:`.other_frameworks.given`), or a file that computes them.
+        port_path: folder of the port's outputs (:mod:`.other_frameworks.output_errors`), or a file that computes them.
         folder: folder of the report.
         console: console for progress and the verdict.
         python: interpreter with the port's framework; None for the running interpreter.
@@ -306,8 +306,12 @@ def _measure_whole(request: GateRequest, console: Console) -> MeasurementWithCon
 
     The files of a pair may read data, so its measurement is reused only if the request allows it.
     """
-    key = cached.key_of(request) if request.pair and request.reuse else None
-    if key and (cached_results := cache.load(key, Measurement)) and cached.is_unchanged(cached_results[0].imported):
+    key = measurement_cache.key_of(request) if request.pair and request.reuse else None
+    if (
+        key
+        and (cached_results := cache.load(key, Measurement))
+        and measurement_cache.is_unchanged(cached_results[0].imported)
+    ):
         return MeasurementWithConstants(*cached_results, key, is_from_cache=True)
     with scratch_job() as job:
         prepared_job = prepare_job(request, job, console)
@@ -322,7 +326,7 @@ def _measure_whole(request: GateRequest, console: Console) -> MeasurementWithCon
             measurement.reference.notes += sides.notes()
             needs_trace = needs_trace or lacks_gradients(verdict)
             workers = (measurement.reference.execution, measurement.candidate.execution)
-            measurement.imported = cached.hashes_of([name for worker in workers for name in worker.imported])
+            measurement.imported = measurement_cache.hashes_of([name for worker in workers for name in worker.imported])
         else:
             measurement.attribution = attribute_drift(
                 job, verdict, measurement.reference, measurement.candidate, console

@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from toolkit.errors import UserError
+from toolkit.files.compression import content_ending
 from toolkit.files.kinds import ARCHIVE_ENDINGS, KIND_BY_ENDING
-from toolkit.files.packed import content_ending
 from toolkit.terminal.escape import shorten_middle
 
 #: Folder of the recipes that the toolkit ships, in the source tree and in an installation from a wheel.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from toolkit.errors import UserError
+from toolkit.files.compression import content_ending
 from toolkit.files.kinds import KIND_BY_ENDING
-from toolkit.files.packed import content_ending
 
 #: Split -> pattern in its file's name. CoNLL-2003 has testa and testb.
 SPLIT_NAMES = {

@@ -30,6 +30,7 @@ from toolkit.commands.recipe_new.folders import (
 from toolkit.data.source_layout import check_layout_options
 from toolkit.data.sources import read_file
 from toolkit.errors import UserError
+from toolkit.files.compression import content_ending, has_packed_magic
 from toolkit.files.csv_rows import (
     FASTTEXT_PREFIX,
     Layout,
@@ -42,7 +43,6 @@ from toolkit.files.csv_rows import (
 )
 from toolkit.files.json_rows import SPLIT_COLUMN, default_column_names
 from toolkit.files.kinds import KIND_BY_ENDING, detect_kind, find_first_label, is_text_table, read_head
-from toolkit.files.packed import content_ending, has_packed_magic
 from toolkit.files.sheet_rows import read_sheet_rows
 from toolkit.files.text_encoding import WrongEncodingError, check_encoding, open_text
 from toolkit.recipe.recipe import Recipe

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from toolkit.commands.recipe_new.folders import SPLIT_NAMES, list_visible
 from toolkit.errors import UserError
+from toolkit.files.compression import content_ending
 from toolkit.files.kinds import KIND_BY_ENDING
-from toolkit.files.packed import content_ending
 
 #: A word of a file's name, with its separator, that marks the file as texts or labels.
 TEXTS = re.compile(r"(?<![a-z])[_.-]?(texts?|sentences?|seq\.in|utterances?|inputs?|x)(?![a-z])", re.IGNORECASE)

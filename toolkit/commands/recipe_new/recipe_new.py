@@ -24,7 +24,7 @@ from toolkit.files.whole import write_text
 from toolkit.finetune.model_config import check_model
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.load import load_recipe
-from toolkit.recipe.shipped import new_file
+from toolkit.recipe.shipped_recipes import new_file
 from toolkit.terminal.escape import one_line
 
 #: File names without information; the recipe is named after the folder instead.

@@ -6,7 +6,7 @@ and ``bundle.json``, which describes it and lists the size and SHA-256 of every 
     {"format": "toolkit parity reference", "schema": 11, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
      "describes": {model, head, config, batch (shapes), parameters, dtypes, device, seed, randomized_parameters},
      "versions": {python, torch, transformers, numpy}, "flags": {TF32, determinism, threads},
-     "weights": {"wte.weight": SHA-256, ...}, if they are left out (:mod:`.left_out`),
+     "weights": {"wte.weight": SHA-256, ...}, if they are left out (:mod:`.external_weights`),
      "files": {"weights.safetensors": {"bytes": 1234, "sha256": "..."}, ...}}
 
 Nothing in a bundle is code, and nothing is used before every file has been checked: names stay inside the folder, no
@@ -33,8 +33,8 @@ from models.families import FAMILIES, part
 from models.files.plain import UnreadableFileError, read_object
 from toolkit.errors import UserError
 from toolkit.files.lossless import move_to_free_name
-from toolkit.parity.bundle.left_out import hash_tensors, weights_path_of, write_weights
-from toolkit.parity.bundle.recorded import check_recorded
+from toolkit.parity.bundle.external_weights import hash_tensors, weights_path_of, write_weights
+from toolkit.parity.bundle.recorded_facts import check_recorded
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.results import read_reference
 from toolkit.parity.inputs.synthetic import randomize_constants

@@ -15,7 +15,7 @@ import paddle
 
 from models.operations import randomness
 from toolkit.machine import runtime
-from toolkit.parity.candidate.ported import ported_class
+from toolkit.parity.candidate.family_step import ported_class
 from toolkit.parity.candidate.step import watch
 from toolkit.parity.exchange.handover import Sender
 from toolkit.parity.exchange.messages import OwnDraw

@@ -19,8 +19,8 @@ from models.families import part
 from models.files import hub
 from models.port import lora
 from toolkit.machine import runtime
-from toolkit.parity.candidate import generators, judged, loop_errors
-from toolkit.parity.candidate.ported import PortedStep, ported_class
+from toolkit.parity.candidate import generators, judged_trainer, loop_errors
+from toolkit.parity.candidate.family_step import PortedStep, ported_class
 from toolkit.parity.candidate.step import PLAIN, make_step, step_class
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
 from toolkit.parity.exchange import files
@@ -72,7 +72,7 @@ def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
         if not early:
             generators.send_draws(job, folder, sender)
             sender.send_json("loops", loop_errors.cached_errors())
-            sender.send_json("judged", judged.of_run(job, folder))
+            sender.send_json("judged", judged_trainer.of_run(job, folder))
         send_loaded_weights(job, sender)
         send_initial_values(job, sender)
     sender.send_json("leaks", kind.leaks())
@@ -95,7 +95,7 @@ def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> Non
     del step
     generators.send_draws(job, folder, sender)
     sender.send_json("loops", loop_errors.cached_errors())
-    sender.send_json("judged", judged.of_run(job, folder))
+    sender.send_json("judged", judged_trainer.of_run(job, folder))
     if not job.brief:
         for dtype in job.dtypes:
             sender.begin("", dtype)

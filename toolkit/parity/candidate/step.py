@@ -66,7 +66,7 @@ def step_class(model: str) -> type[Step]:
 
 
 class Step:
-    """A port with the job's weights and batch: a port of this project (:class:`.ported.PortedStep`) or a user's port.
+    """A port with the job's weights and batch: one of this project (:class:`.family_step.PortedStep`) or a user's port.
 
     Attributes:
         model: the port.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from toolkit.parity.comparator.array_differences import difference
 from toolkit.parity.comparator.handler import MessageHandler, handles
-from toolkit.parity.comparator.received import difference
 from toolkit.parity.exchange.handover import Message
 from toolkit.parity.exchange.messages import BEGIN
 from toolkit.parity.exchange.results import AttributionResult, Execution

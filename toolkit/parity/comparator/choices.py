@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolkit.parity.comparator.asked_draws import ReferenceDraws
 from toolkit.parity.comparator.handler import MessageHandler, handles
+from toolkit.parity.comparator.requested_draws import ReferenceDraws
 from toolkit.parity.exchange.handover import Message
 from toolkit.parity.exchange.results import CandidateFacts, Flips
 from toolkit.parity.exchange.tensor_file import TensorFile

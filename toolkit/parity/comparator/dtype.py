@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.parity.comparator.asked_draws import AskedDraws
+from toolkit.parity.comparator.array_differences import difference, largest_difference
 from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.handler import MessageHandler, handles
-from toolkit.parity.comparator.received import difference, largest_difference
+from toolkit.parity.comparator.requested_draws import RequestedDraws
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.handover import Message
 from toolkit.parity.exchange.messages import DrawRequest
@@ -121,12 +121,12 @@ class DtypeLedger(MessageHandler):
         self._second: Tensors = {}
         self._own: dict[str, Tensors] = {"plain": {}, "again": {}}
         self._is_plain_first = True
-        self._draws = AskedDraws(reference)
+        self._draws = RequestedDraws(reference)
         self._choices = Choices(reference, self.measured.facts)
 
     @handles("asked")
     def _check_request(self, message: Message, request: DrawRequest) -> None:
-        """Compare a requested draw with R64's draw of its name (:class:`.AskedDraws`).
+        """Compare a requested draw with R64's draw of its name (:class:`.RequestedDraws`).
 
         Args:
             message: message of the port's process, with the name and, if it sends an array, the array.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from toolkit.parity.comparator.array_differences import differing
 from toolkit.parity.comparator.handler import MessageHandler, handles
-from toolkit.parity.comparator.received import differing
 from toolkit.parity.exchange.files import CHECKPOINT, POSITIONS
 from toolkit.parity.exchange.handover import Message
 from toolkit.parity.exchange.tensor_file import TensorFile

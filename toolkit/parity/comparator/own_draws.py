@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.parity.comparator.asked_draws import DRAW_KINDS
 from toolkit.parity.comparator.handler import MessageHandler, handles
+from toolkit.parity.comparator.requested_draws import DRAW_KINDS
 from toolkit.parity.comparator.rng_stats import DrawCounter
 from toolkit.parity.exchange.handover import Message
 from toolkit.parity.exchange.messages import OwnDraw

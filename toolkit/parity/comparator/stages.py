@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from toolkit.parity.comparator.asked_draws import AskedDraws
+from toolkit.parity.comparator.array_differences import difference, largest_difference
 from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.handler import MessageHandler, handles
-from toolkit.parity.comparator.received import difference, largest_difference
+from toolkit.parity.comparator.requested_draws import RequestedDraws
 from toolkit.parity.comparator.result import Side
 from toolkit.parity.exchange import files, stages
 from toolkit.parity.exchange.handover import Message
@@ -70,7 +70,7 @@ class MeasuredStage:
 
 
 class StageReferenceFiles:
-    """R64's draws in a stage, and the rates of its dropout masks: the :class:`.asked_draws.ReferenceDraws` of a stage.
+    """R64's draws in a stage, and the rates of its dropout masks (:class:`.requested_draws.ReferenceDraws`).
 
     Args:
         job: the job.
@@ -109,11 +109,11 @@ class StageLedger(MessageHandler):
         self._truth = side.truth(stage)
         self._facts = CandidateFacts()
         reference = StageReferenceFiles(job, side, stage)
-        self._draws, self._choices = AskedDraws(reference), Choices(reference, self._facts)
+        self._draws, self._choices = RequestedDraws(reference), Choices(reference, self._facts)
 
     @handles("asked")
     def _check_request(self, message: Message, request: DrawRequest) -> None:
-        """Compare a requested draw with R64's draw of its name (:class:`.AskedDraws`).
+        """Compare a requested draw with R64's draw of its name (:class:`.RequestedDraws`).
 
         Args:
             message: message of the port's process, with the name and, if it sends an array, the array.

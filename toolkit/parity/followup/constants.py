@@ -1,9 +1,9 @@
 """Check whether a pair's port drifts only because Paddle's kernels hold constants in float32.
 
 In this case rounding the same constants in the reference moves the same tensors by as much
-(:mod:`toolkit.parity.reference.rounded`). The move then counts as noise of float64, and the report names the constants.
-A constant is ruled out if its rounding would have moved a tensor that agrees. This is measured only if a port drifts,
-and never for the families of this toolkit.
+(:mod:`toolkit.parity.reference.rounded_constants`). The move then counts as noise of float64, and the report names the
+constants. A constant is ruled out if its rounding would have moved a tensor that agrees. This is measured only if a
+port drifts, and never for the families of this toolkit.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class Pair:
         forward_only: whether only the forward in evaluation mode is compared, without training.
         any_framework: whether the reference is recorded for ports in any framework. Its epsilons are then not rounded
             to float32, as Paddle's kernels round theirs.
-        small: whether sketches of large tensors are recorded, and no weights (:mod:`.left_out`).
+        small: whether sketches of large tensors are recorded, and no weights (:mod:`.external_weights`).
         steps: number of steps that each side then trains independently; 0 for no training.
         is_large: whether it has so many parameters that less is compared (:attr:`.job.Job.brief`).
         accept: known difference of the tensors that match each pattern, by pattern.

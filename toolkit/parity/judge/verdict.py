@@ -21,7 +21,6 @@ from toolkit.parity.exchange.results import (
     Tokens,
 )
 from toolkit.parity.judge import diagnosis, initialization_tests, interfaces, loops, rng_tests, tokens
-from toolkit.parity.judge.accepted import accept
 from toolkit.parity.judge.bounds import (
     UNIT,
     compare,
@@ -33,6 +32,7 @@ from toolkit.parity.judge.bounds import (
     rescale_record,
 )
 from toolkit.parity.judge.findings import ALONE, Finding, Verdict
+from toolkit.parity.judge.known_differences import accept
 from toolkit.parity.judge.notes import HINTS
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.evaluation import NO_HOOKS, name_choice, name_in_run, name_in_step

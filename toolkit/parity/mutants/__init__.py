@@ -67,16 +67,18 @@ def find_mutant(name: str) -> Mutant:
     """
     if named_mutant := change.parse_mutant(name) or generic.parse_mutant(name):
         return named_mutant
-    from toolkit.parity.mutants import shared  # it reads YAML; the interpreter of a user's port may lack the package
+    from toolkit.parity.mutants import (
+        shared_faults,  # it reads YAML; the interpreter of a user's port may lack the package
+    )
 
     catalogues = (
         *map(catalogue, FAMILIES),
         *map(faults_of_precision, FAMILIES),
         *(head_faults for model in FAMILIES for head_faults in faults_of_heads(model).values()),
-        *shared.CLASS_WEIGHTS.values(),
-        shared.LABEL_SMOOTHING,
-        *shared.OPTIMIZERS.values(),
-        shared.LORA,
+        *shared_faults.CLASS_WEIGHTS.values(),
+        shared_faults.LABEL_SMOOTHING,
+        *shared_faults.OPTIMIZERS.values(),
+        shared_faults.LORA,
         *LOOPS.values(),
         BELOW_THE_NOISE.values(),
         OF_ADAMW,

@@ -417,7 +417,7 @@ def module_fault(kind: str, *paths: str, culprit: str = "", operation: str = "")
     def apply(port: PortModules) -> list[tuple[Any, str, Any]]:
         pair = "toolkit.parity.families.pair"
         paths_of = importlib.import_module("toolkit.parity.candidate.step").paths_of
-        replaced_operations = importlib.import_module(f"{pair}.replaced")
+        replaced_operations = importlib.import_module(f"{pair}.replaced_functions")
 
         def load_changed(load: Callable, step: Any) -> None:
             load(step)

@@ -45,7 +45,7 @@ def run_port(
 ) -> tuple[Path, dict[str, str]]:
     """Run a port in each dtype, and return the folder of its results and the version of its framework.
 
-    :mod:`.given` describes the folder. The version is by the framework's name.
+    :mod:`.output_errors` describes the folder. The version is by the framework's name.
 
     Args:
         port_path: file with a suffix of :data:`PROGRAMS`.

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from toolkit.errors import UserError
 from toolkit.parity.bundle.bundle import Recording, check_weights_free, new_bundle, seal_bundle
-from toolkit.parity.bundle.left_out import weights_path_of
+from toolkit.parity.bundle.external_weights import weights_path_of
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.results import ReferenceResult
 from toolkit.parity.inputs.synthetic import randomize_constants

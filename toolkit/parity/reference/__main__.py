@@ -33,7 +33,7 @@ MODULES = {
     files.RESULT: "measure",
     "forced_input": "forced_input",
     "remeasure": "remeasure",
-    "constants": "rounded",
+    "constants": "rounded_constants",
     "tokens": "tokens",
 }
 

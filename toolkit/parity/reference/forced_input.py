@@ -15,10 +15,10 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.masked_scores import split_masked_scores
-from toolkit.parity.reference.dispatched import DispatchedResults
 from toolkit.parity.reference.noise import measure_runs, reorder_sums, runs_of
 from toolkit.parity.reference.points import Keep, Points
-from toolkit.parity.reference.rounded import ConstantRounding, split_constants
+from toolkit.parity.reference.result_fingerprints import DispatchedResults
+from toolkit.parity.reference.rounded_constants import ConstantRounding, split_constants
 from toolkit.parity.reference.step import make_step
 
 

@@ -19,8 +19,8 @@ from transformers.activations import ACT2FN
 
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.kernel_messages import receive, send
-from toolkit.parity.reference.clean import ExactNormalizer
 from toolkit.parity.reference.environment import set_up
+from toolkit.parity.reference.float64_checks import ExactNormalizer
 
 
 def linear(

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from toolkit.parity.measure.mask_comparisons import MaskComparisons, Site, column_of
-from toolkit.parity.reference.clean import calling_frame
+from toolkit.parity.reference.float64_checks import calling_frame
 
 
 class MaskWatch(TorchDispatchMode):

@@ -16,7 +16,7 @@ from toolkit.parity.measure.latest import LastMeasurement
 from toolkit.parity.measure.masked_scores import split_masked_scores
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.reference.points import Keep
-from toolkit.parity.reference.reordered import ReorderedSums
+from toolkit.parity.reference.reordered_sums import ReorderedSums
 from toolkit.parity.reference.step import DTYPES, Step
 
 

@@ -34,7 +34,7 @@ from toolkit.parity.measure.evaluation import (
 from toolkit.parity.measure.naming import append_number
 from toolkit.parity.measure.updates import clean_examples, count_loss_terms, scale_gradient, weigh_terms
 from toolkit.parity.reference.class_weights import weighted_loss
-from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, keep_float64
+from toolkit.parity.reference.float64_checks import NarrowingWatch, SaturationWatch, keep_float64
 from toolkit.parity.reference.lora import adapt_model, merge_adapters
 from toolkit.parity.reference.optimizer import Optimizer, decayed_parameters
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, keep_nothing, to_numpy, values_of

@@ -33,9 +33,10 @@ class GateRequest(ComparisonSettings):
             (:mod:`toolkit.parity.followup.trace`).
         widened: whether synthetic examples are added to ``batch``, whose examples seldom show a fault
             (:func:`toolkit.parity.request.build.batch_of`).
-        reuse: whether an unchanged pair is judged from cached measurements (:mod:`toolkit.parity.pairs.cached`).
-        pair_names: the user's names of the port's parameters or their pieces, by the reference's parameter.
-        pair_layouts: the user's order of the port's axes, by the pattern of the reference's modules and draws.
+        reuse: whether an unchanged pair is judged from cached measurements
+        (:mod:`toolkit.parity.pairs.measurement_cache`). pair_names: the user's names of the port's parameters or their
+        pieces, by the reference's parameter. pair_layouts: the user's order of the port's axes, by the pattern of the
+        reference's modules and draws.
     """
 
     weights: Mapping[str, np.ndarray]

@@ -17,8 +17,8 @@ from rich.table import Table
 from toolkit.parity.exchange.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.followup import remeasure
 from toolkit.parity.followup.constants import with_rounded_constants
-from toolkit.parity.judge.accepted import pattern_of
 from toolkit.parity.judge.bounds import compare
+from toolkit.parity.judge.known_differences import pattern_of
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.naming import TensorName

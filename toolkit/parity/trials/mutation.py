@@ -51,7 +51,7 @@ from toolkit.parity.mutants import (
     keys_of_head,
 )
 from toolkit.parity.mutants.generic import HARMLESS, NOT_USED
-from toolkit.parity.mutants.shared import CLASS_WEIGHTS, LABEL_SMOOTHING, LORA, OPTIMIZERS
+from toolkit.parity.mutants.shared_faults import CLASS_WEIGHTS, LABEL_SMOOTHING, LORA, OPTIMIZERS
 from toolkit.parity.pairs.prepare import prepare_job
 from toolkit.parity.processes.processes import run_workers
 from toolkit.parity.report.report import short_name

@@ -12,8 +12,8 @@ from models.ctrl import layers, modeling
 from models.ctrl.config import CTRLConfig
 from models.ctrl.continuation import Continuation
 from models.ctrl.modeling import CTRLLMHeadModel
+from toolkit.parity.candidate.family_step import PortedStep
 from toolkit.parity.candidate.places import decoding_places, line_of, place_of_code
-from toolkit.parity.candidate.ported import PortedStep
 from toolkit.parity.candidate.step import Measure
 from toolkit.parity.exchange.results import Place
 from toolkit.parity.measure.evaluation import DECODING, name_in_run, split_for_decoding

@@ -7,8 +7,8 @@ from pathlib import Path
 from toolkit.parity.mutants import draws, initialization, loading
 from toolkit.parity.mutants.fault import read_faults
 from toolkit.parity.mutants.loops import SHARED_LOOPS, faults_below_noise
-from toolkit.parity.mutants.shared import PRECISION as PRECISION
-from toolkit.parity.mutants.shared import TRAINER, TRAINING
+from toolkit.parity.mutants.shared_faults import PRECISION as PRECISION
+from toolkit.parity.mutants.shared_faults import TRAINER, TRAINING
 
 #: Folder of the YAML files with faults.
 FAULTS = Path(__file__).with_name("faults")

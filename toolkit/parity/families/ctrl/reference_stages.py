@@ -32,12 +32,12 @@ from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
 from toolkit.parity.reference import own_loss
-from toolkit.parity.reference.by_rows import GradientByRows
-from toolkit.parity.reference.clean import NarrowingWatch, keep_float64
+from toolkit.parity.reference.float64_checks import NarrowingWatch, keep_float64
 from toolkit.parity.reference.lora import adapt_model
 from toolkit.parity.reference.points import keep_nothing, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor
-from toolkit.parity.reference.reordered import ReorderedSums
+from toolkit.parity.reference.reordered_sums import ReorderedSums
+from toolkit.parity.reference.row_gradients import GradientByRows
 from toolkit.parity.reference.step import DTYPES, PIECE, nudge_copy, nudge_piece_, nudge_tensor_, steps_of
 
 #: Name of the embedding's weight.

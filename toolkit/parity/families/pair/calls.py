@@ -20,7 +20,7 @@ from paddle import _C_ops
 from toolkit.parity.exchange.handover import Sender
 from toolkit.parity.exchange.messages import CallOrigin
 from toolkit.parity.families.pair.masks import shift_bound, tensors_of
-from toolkit.parity.families.pair.replaced import calling_frame, calling_line
+from toolkit.parity.families.pair.replaced_functions import calling_frame, calling_line
 from toolkit.parity.families.pair.score_limit import remove_limit
 from toolkit.parity.measure.mask_comparisons import COMPARISONS, column_of
 from toolkit.parity.measure.naming import TensorName

@@ -22,9 +22,9 @@ from toolkit.parity.exchange import files
 from toolkit.parity.exchange.handover import Sender
 from toolkit.parity.exchange.results import CandidateFacts, Place
 from toolkit.parity.exchange.tensor_file import TensorFile
-from toolkit.parity.families.pair import buffers, calls, choices, replaced, score_limit
+from toolkit.parity.families.pair import buffers, calls, choices, replaced_functions, score_limit
 from toolkit.parity.families.pair.layout import Layout
-from toolkit.parity.families.pair.replaced import (
+from toolkit.parity.families.pair.replaced_functions import (
     LIBRARIES,
     PairDraws,
     keep_float64,
@@ -116,7 +116,7 @@ class PairStep(Step):
     @staticmethod
     def leaks() -> list[str]:
         """Return the lines of the port, `file:line`, where a float64 step would have computed in fewer digits."""
-        return list(replaced.leaks)
+        return list(replaced_functions.leaks)
 
     @staticmethod
     def limited_lines() -> list[str]:
@@ -286,7 +286,7 @@ class PairStep(Step):
 
         Args:
             recorded_draws: recorded draws by the reference's name.
-            arguments: further arguments of :class:`.replaced.PairDraws`: sender, run and order.
+            arguments: further arguments of :class:`.replaced_functions.PairDraws`: sender, run and order.
         """
         return PairDraws(recorded_draws, self.rates, self.map, *arguments)
 
@@ -620,7 +620,7 @@ def is_paddle_layer(layer: nn.Layer) -> bool:
     return (inspect.getsourcefile(type(layer)) or "").startswith(LIBRARIES)
 
 
-replaced.install()
+replaced_functions.install()
 choices.install()
 calls.install()
 #: Class of the step of a pair's port.

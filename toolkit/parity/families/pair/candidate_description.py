@@ -20,7 +20,7 @@ from toolkit.parity.families.pair.batches import write_batches
 from toolkit.parity.families.pair.buffers import copy_buffers, describe_buffers
 from toolkit.parity.families.pair.candidate import as_tensors, build_model, compute_output
 from toolkit.parity.families.pair.masks import MaskWatch
-from toolkit.parity.families.pair.replaced import LIBRARIES, DrawRecorder, use_draws
+from toolkit.parity.families.pair.replaced_functions import LIBRARIES, DrawRecorder, use_draws
 from toolkit.parity.job import user_code
 from toolkit.parity.job.buffers import constant_of, may_be_drawn
 from toolkit.parity.job.job import Job

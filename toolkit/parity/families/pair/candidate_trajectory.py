@@ -14,7 +14,7 @@ from toolkit.parity.exchange.results import Place, TrajectoryFacts
 from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.families.pair.batches import batch_of_step
 from toolkit.parity.families.pair.candidate import PairStep, as_tensors, create_adamw
-from toolkit.parity.families.pair.replaced import use_dense_gradients
+from toolkit.parity.families.pair.replaced_functions import use_dense_gradients
 from toolkit.parity.job import user_code
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.evaluation import TRAINING

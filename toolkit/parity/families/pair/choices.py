@@ -2,7 +2,7 @@
 
 Two scores that are equal up to rounding may come in either order. Each order leads to other results, such as another
 expert. So the port's choice is sent to the comparator, which compares it separately. The port then continues with R64's
-choice. As in :mod:`.replaced`, Paddle's functions are replaced once, before the user's file is imported.
+choice. As in :mod:`.replaced_functions`, Paddle's functions are replaced once, before the user's file is imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import paddle
 
-from toolkit.parity.families.pair import replaced
+from toolkit.parity.families.pair import replaced_functions
 
 #: Modules and classes that provide Paddle's functions of discrete choices.
 OWNERS = (paddle, paddle.tensor, paddle.tensor.search, paddle.Tensor)
@@ -22,11 +22,11 @@ OWNERS = (paddle, paddle.tensor, paddle.tensor.search, paddle.Tensor)
 def install() -> None:
     """Replace Paddle's functions of discrete choices, before a user's file is imported."""
     for owner in OWNERS:
-        replaced.replace_function(owner, "topk", _topk)
-        replaced.replace_function(owner, "argmax", _extreme(True))
-        replaced.replace_function(owner, "argmin", _extreme(False))
-        replaced.replace_function(owner, "argsort", _argsort)
-        replaced.replace_function(owner, "sort", _sort)
+        replaced_functions.replace_function(owner, "topk", _topk)
+        replaced_functions.replace_function(owner, "argmax", _extreme(True))
+        replaced_functions.replace_function(owner, "argmin", _extreme(False))
+        replaced_functions.replace_function(owner, "argsort", _argsort)
+        replaced_functions.replace_function(owner, "sort", _sort)
 
 
 def _find_reference_indices(x: paddle.Tensor, own: paddle.Tensor, axis: int, descending: bool) -> paddle.Tensor | None:
@@ -38,7 +38,7 @@ def _find_reference_indices(x: paddle.Tensor, own: paddle.Tensor, axis: int, des
         axis: axis of the choice.
         descending: whether larger scores come first.
     """
-    draws = replaced.draws()
+    draws = replaced_functions.draws()
     if draws is None:
         return None
     indices = draws.replay_choice(_move_axis_last(x, axis), _move_axis_last(own, axis), descending=descending)
@@ -55,7 +55,9 @@ def _is_choice(x: Any) -> bool:
 
     The scores are floating-point numbers, since integers are exact.
     """
-    return replaced.draws() is not None and isinstance(x, paddle.Tensor) and x.is_floating_point() and x.ndim > 0
+    return (
+        replaced_functions.draws() is not None and isinstance(x, paddle.Tensor) and x.is_floating_point() and x.ndim > 0
+    )
 
 
 def _bind_arguments(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:

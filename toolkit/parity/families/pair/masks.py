@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import paddle
 
-from toolkit.parity.families.pair import replaced
-from toolkit.parity.families.pair.replaced import calling_frame, calling_line
+from toolkit.parity.families.pair import replaced_functions
+from toolkit.parity.families.pair.replaced_functions import calling_frame, calling_line
 from toolkit.parity.measure.mask_comparisons import COMPARISONS, MaskComparisons, Site, column_of
 
 
@@ -67,10 +67,10 @@ class MaskWatch:
 
 
 def _is_drawing() -> bool:
-    """Return whether a replaced random function of :mod:`.replaced` is running."""
+    """Return whether a replaced random function of :mod:`.replaced_functions` is running."""
     caller, frame = calling_frame(), sys._getframe(1)
     while frame is not caller and frame.f_back is not None:
-        if frame.f_code.co_filename == replaced.__file__:
+        if frame.f_code.co_filename == replaced_functions.__file__:
             return True
         frame = frame.f_back
     return False

@@ -31,7 +31,7 @@ from toolkit.parity.measure.naming import TensorName, append_number
 from toolkit.parity.measure.updates import scale_gradient
 from toolkit.parity.reference.buffers import buffers_of, frozen_parameters
 from toolkit.parity.reference.choices import Choices
-from toolkit.parity.reference.clean import NanWatch
+from toolkit.parity.reference.float64_checks import NanWatch
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, Points, keep_nothing, to_numpy
 from toolkit.parity.reference.random_functions import recorded_random_functions

@@ -14,9 +14,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig
 
-from toolkit.parity.reference.clean import NARROW_DTYPES
+from toolkit.parity.reference.float64_checks import NARROW_DTYPES
 from toolkit.parity.reference.recorder import Recorder, set_attribute
-from toolkit.parity.reference.rounded import EXACT_EPSILONS
+from toolkit.parity.reference.rounded_constants import EXACT_EPSILONS
 
 #: Names of torch's norm functions whose counterparts in Paddle keep the epsilon in float32.
 FLOAT32_EPSILON_NORMS = ("layer_norm", "batch_norm", "instance_norm", "rms_norm")

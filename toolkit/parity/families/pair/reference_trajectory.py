@@ -27,7 +27,7 @@ from toolkit.parity.reference.noise import reorder_sums
 from toolkit.parity.reference.optimizer import make_optimizer, scale_error
 from toolkit.parity.reference.points import to_numpy
 from toolkit.parity.reference.recorder import Draws, set_attribute
-from toolkit.parity.reference.rounded import ConstantRounding
+from toolkit.parity.reference.rounded_constants import ConstantRounding
 from toolkit.parity.reference.step import make_step
 
 #: Number of training runs in each dtype. The first run in float64 is the truth.

@@ -13,7 +13,7 @@ from typing import Any
 
 import paddle
 
-from toolkit.parity.families.pair.replaced import calling_line
+from toolkit.parity.families.pair.replaced_functions import calling_line
 
 #: Largest distance of a score below the largest score in Paddle's kernels, which clip larger distances.
 LIMIT = 64.0

@@ -17,12 +17,17 @@ from models.reformer.attention import LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.continuation import Continuation
 from models.reformer.modeling import ReformerLayer, ReformerModelWithLMHead
+from toolkit.parity.candidate.family_step import PortedStep
 from toolkit.parity.candidate.places import decoding_places, place_of_code
-from toolkit.parity.candidate.ported import PortedStep
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure
 from toolkit.parity.exchange.results import CandidateFacts, Place
-from toolkit.parity.families.reformer.evaluated import DECODED_BUCKETS, NARROWED_HEADS, evaluation_unit, first_of_rounds
+from toolkit.parity.families.reformer.evaluation_lengths import (
+    DECODED_BUCKETS,
+    NARROWED_HEADS,
+    evaluation_unit,
+    first_of_rounds,
+)
 from toolkit.parity.measure.evaluation import DECODING, NARROW, WHOLE, name_in_run, split_for_decoding
 from toolkit.parity.measure.naming import TensorName, append_number
 
@@ -94,7 +99,7 @@ class ReformerStep(PortedStep):
         }
 
     def evaluated_unit(self) -> int:
-        """Return the divisor of a text's length in evaluation mode (:func:`.evaluated.evaluation_unit`)."""
+        """Return the divisor of a text's length in evaluation mode (:func:`.evaluation_lengths.evaluation_unit`)."""
         return evaluation_unit(self.config)
 
     def facts(self) -> CandidateFacts:

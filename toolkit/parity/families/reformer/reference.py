@@ -20,7 +20,7 @@ from transformers.models.reformer import modeling_reformer
 
 from toolkit.parity.exchange.results import Note, ReferenceFacts
 from toolkit.parity.exchange.tensor_file import SpilledTensors
-from toolkit.parity.families.reformer.evaluated import (
+from toolkit.parity.families.reformer.evaluation_lengths import (
     DECODED_BUCKETS,
     NARROWED_HEADS,
     evaluation_unit,
@@ -31,7 +31,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import DECODING, FINAL_LOSS, TRAINING, WHOLE, name_in_run, split_for_decoding
 from toolkit.parity.measure.naming import TensorName, append_number
-from toolkit.parity.reference.clean import ExactNormalizer
+from toolkit.parity.reference.float64_checks import ExactNormalizer
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_numpy, values_of
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
@@ -134,7 +134,7 @@ class ReformerStep(Step):
         return {f"{name}.0": to_numpy(table[:, :1, :width]), f"{name}.1": to_numpy(table[:1, :, width:])}
 
     def evaluated_unit(self) -> int:
-        """Return the divisor of a text's length in evaluation mode (:func:`.evaluated.evaluation_unit`)."""
+        """Return the divisor of a text's length in evaluation mode (:func:`.evaluation_lengths.evaluation_unit`)."""
         return evaluation_unit(self.config)
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.parity.candidate.ported import PortedStep
+from toolkit.parity.candidate.family_step import PortedStep
 
 
 class EchoStep(PortedStep):

@@ -27,7 +27,7 @@ from toolkit.parity.exchange.results import RoundedConstants
 from toolkit.parity.exchange.tensor_file import TensorFile
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.reference.clean import calling_line
+from toolkit.parity.reference.float64_checks import calling_line
 from toolkit.parity.reference.noise import measure_runs
 from toolkit.parity.reference.paddle_kernels import (
     InterpolatedAxis,

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from toolkit.parity.measure.error_stats import ROWS
-from toolkit.parity.reference.reordered import ReorderedSums
+from toolkit.parity.reference.reordered_sums import ReorderedSums
 
 #: Receiver of a gradient: called with the index of the first row, and several rows of the gradient, (rows, columns).
 Take = Callable[[int, torch.Tensor], None]

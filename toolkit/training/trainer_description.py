@@ -1,7 +1,7 @@
 """Describe a trainer and its model field by field, and the results of one step bit for bit.
 
-The gate's port process describes the model and trainer that it judges. :mod:`toolkit.finetune.judged` describes those
-that are about to train, and compares the two descriptions.
+The gate's port process describes the model and trainer that it judges. :mod:`toolkit.finetune.judged_run` describes
+those that are about to train, and compares the two descriptions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Check that the run about to train is the run that the gate compared.
 
-The gate's port process also has a port and a trainer. It describes both (:mod:`toolkit.training.described`), and makes
-a step on the run's own examples. The report stores the description (``judged`` in ``parity.json``). Here the model and
-trainer of the run are described in the same way and make the same step. Any difference is reported, such as a lost
-dropout rate, class weights or an untrained parameter, and nothing trains.
+The gate's port process also has a port and a trainer. It describes both (:mod:`toolkit.training.trainer_description`),
+and makes a step on the run's own examples. The report stores the description (``judged`` in ``parity.json``). Here the
+model and trainer of the run are described in the same way and make the same step. Any difference is reported, such as a
+lost dropout rate, class weights or an untrained parameter, and nothing trains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT
 from toolkit.run_folder.read import read_json, reading
-from toolkit.training.described import describe_trainer, digest_step
+from toolkit.training.trainer_description import describe_trainer, digest_step
 
 if TYPE_CHECKING:
     from toolkit.parity import Judged

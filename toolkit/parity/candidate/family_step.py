@@ -21,7 +21,7 @@ from models.operations import precision, randomness
 from models.port import weights
 from models.port.adapter import add_adapter
 from models.port.lora import LoRA
-from toolkit.parity.candidate import scored_again
+from toolkit.parity.candidate import evaluation_scores
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure, Step, apply_signs, step_class
@@ -173,7 +173,11 @@ class PortedStep(Step):
         return {
             **places(self.model),
             **head_places(type(self.model)),
-            **({NO_PADDING: scored_again.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
+            **(
+                {NO_PADDING: evaluation_scores.place_of_padding(self.model.config)}
+                if self.reads_without_padding
+                else {}
+            ),
             **training.training_places(self.optimizer),
         }
 
@@ -217,7 +221,7 @@ class PortedStep(Step):
 
     def score_again(self, batch: Mapping[str, paddle.Tensor], output: Any, measure: Measure) -> None:
         """Measure the scores of a batch without the outputs and the padding that the run's evaluations omit."""
-        scored_again.evaluate(self, batch, output, measure)
+        evaluation_scores.evaluate(self, batch, output, measure)
 
     def merge(self, measure: Measure) -> None:
         """Measure the weights that an adapted model saves, if the adapter changes them or a plain model lacks them.

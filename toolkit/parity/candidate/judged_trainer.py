@@ -1,6 +1,6 @@
 """Description of the port that the gate judges for a run, as the run itself describes its model.
 
-The gate compares both descriptions (:mod:`toolkit.training.described`).
+The gate compares both descriptions (:mod:`toolkit.training.trainer_description`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from toolkit.parity.candidate.step import make_step
 from toolkit.parity.exchange import files
 from toolkit.parity.exchange.results import Judged
 from toolkit.parity.job.job import Job
-from toolkit.training.described import describe_trainer, digest_step
+from toolkit.training.trainer_description import describe_trainer, digest_step
 
 
 def of_run(job: Job, folder: Path) -> Judged | None:

@@ -37,7 +37,7 @@ class ReferenceDraws(Protocol):
     def rates(self) -> Mapping[str, float]: ...
 
 
-class AskedDraws(MessageHandler):
+class RequestedDraws(MessageHandler):
     """Compares each draw that the port requests with R64's draw of the same name.
 
     Args:
