@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from toolkit.files.cache import KEY_PATTERN, NAME_FILE, UNFINISHED_NAME, remove_unused
 from toolkit.files.ownership import UNFINISHED_PREFIX
 from toolkit.files.whole import MANIFEST
-from toolkit.machine.disk import format_bytes, measure_folder_bytes
+from toolkit.machine.disk import measure_folder_bytes
+from toolkit.machine.sizes import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,8 +23,9 @@ from models.files.plain import UnreadableFileError, plain_file, read_object
 from models.port.paddlenlp_layout import convert_config, convert_tensors
 from toolkit.files.cache import get_or_create_entry
 from toolkit.files.digest import digest_parts, file_sha256
-from toolkit.machine.disk import describe_missing_space, format_bytes
+from toolkit.machine.disk import describe_missing_space
 from toolkit.machine.runtime import cache_folder
+from toolkit.machine.sizes import format_bytes
 
 #: Part of the cache key; raise it when the conversion changes.
 CONVERSION_VERSION = 1

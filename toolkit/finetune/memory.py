@@ -15,8 +15,9 @@ from models.port.lora import adapter_parameters, linear_layers
 from toolkit.errors import ToolkitError
 from toolkit.finetune.model_config import head_of, known_model, lora_of, port_settings
 from toolkit.machine import runtime
-from toolkit.machine.memory import container_limit, format_bytes, physical_memory, swap_memory
+from toolkit.machine.memory import container_limit, physical_memory, swap_memory
 from toolkit.machine.model_memory import TrainingMemory, training_memory
+from toolkit.machine.sizes import format_bytes
 from toolkit.recipe.recipe import Recipe
 
 AUTO = "auto"

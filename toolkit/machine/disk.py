@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError, UserError
+from toolkit.machine.sizes import format_bytes
 from toolkit.terminal.failure import system_error
 
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
@@ -116,11 +117,6 @@ def measure_folder_bytes(folder: Path) -> int:
         except OSError:
             continue
     return total_bytes
-
-
-def format_bytes(num_bytes: int) -> str:
-    """Format a number of bytes in MB or GB, with one decimal."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def _describe_space(folder: Path, file_bytes: int | None) -> str:

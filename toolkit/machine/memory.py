@@ -1,4 +1,4 @@
-"""The memory of this machine, and memory sizes in words."""
+"""The memory of this machine."""
 
 from __future__ import annotations
 
@@ -35,13 +35,3 @@ def swap_memory() -> int:
         return min(swap_bytes, int(Path("/sys/fs/cgroup/memory.swap.max").read_text()))
     except (OSError, ValueError):  # not there, or "max"
         return swap_bytes
-
-
-def format_gigabytes(num_bytes: float) -> str:
-    """Format a number of bytes in GB, with one decimal."""
-    return f"{num_bytes / 1e9:,.1f} GB"
-
-
-def format_bytes(num_bytes: float) -> str:
-    """Format a number of bytes in GB, with one decimal, or in MB below one GB."""
-    return format_gigabytes(num_bytes) if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.0f} MB"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from models import families
-from toolkit.machine.memory import format_bytes, format_gigabytes, physical_memory
+from toolkit.machine.memory import physical_memory
+from toolkit.machine.sizes import format_bytes, format_gigabytes
 
 # -- bytes of a process without a model -------------------------------------------------------------------------------
 #: Bytes of a run: Paddle, PaddleNLP, data sets; and of a worker of the gate.

@@ -14,8 +14,8 @@ from typing import Any
 from toolkit.commands.bench.ratios import Ratio, compute_ratio
 from toolkit.commands.bench.workloads import benchmark_of
 from toolkit.errors import Inconclusive
-from toolkit.machine.disk import format_bytes
 from toolkit.machine.scratch import scratch_folder
+from toolkit.machine.sizes import format_bytes
 from toolkit.parity import GateOptions, make_request, run_gate
 from toolkit.terminal.console import LiteralConsole
 

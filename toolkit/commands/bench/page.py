@@ -15,7 +15,7 @@ from models import families
 from toolkit.commands.bench.duel import OURS, Duel
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
-from toolkit.machine.disk import format_bytes
+from toolkit.machine.sizes import format_bytes
 from toolkit.pages.elements import Section, render_macro, render_page, table
 from toolkit.pages.plot import Series, draw_lines
 

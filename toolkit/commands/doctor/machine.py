@@ -70,8 +70,9 @@ def _check_folder(name: str, path: Path, remedy: str, needed_bytes: float) -> Fi
         remedy: advice if the check fails.
         needed_bytes: free space that is enough, in bytes; less is a warning, and very little is a fault.
     """
-    from toolkit.machine.disk import find_write_obstacle, format_bytes
+    from toolkit.machine.disk import find_write_obstacle
     from toolkit.machine.runtime import MIN_CACHE_BYTES
+    from toolkit.machine.sizes import format_bytes
 
     if obstacle := find_write_obstacle(path):
         return Finding("disk", "fault", f"{name}, {path}: {obstacle}", remedy)
@@ -86,8 +87,9 @@ def _check_folder(name: str, path: Path, remedy: str, needed_bytes: float) -> Fi
 def check_caches() -> Iterator[Finding]:
     """Report the path and size of each cache: the toolkit's, and the hub's caches of models and data sets."""
     from toolkit.commands.cache import list_entries
-    from toolkit.machine.disk import format_bytes, measure_folder_bytes
+    from toolkit.machine.disk import measure_folder_bytes
     from toolkit.machine.runtime import configured_cache_folder
+    from toolkit.machine.sizes import format_bytes
 
     if home_dir := os.environ.get(OWN_HOME):
         description = f"your home, {home_dir}, cannot be written; what libraries keep there is in {os.environ['HOME']}"

@@ -18,7 +18,7 @@ from toolkit.finetune.card import describe_early_end
 from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import curves
 from toolkit.finetune.report.data import data_sections
-from toolkit.machine.disk import format_bytes
+from toolkit.machine.sizes import format_bytes
 from toolkit.pages.elements import (
     Section,
     flatten_values,

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 
 from toolkit.errors import Inconclusive
-from toolkit.machine.memory import format_gigabytes
 from toolkit.machine.model_memory import MAX_PAIR_PARAMETERS, pair_memory_bytes
+from toolkit.machine.sizes import format_gigabytes
 from toolkit.parity.job.pair import ParameterFacts
 from toolkit.parity.request.request import GateRequest
 from toolkit.parity.request.stretch import most_memory

@@ -16,9 +16,10 @@ from models.files.hub import pickle_files
 from models.files.plain import UnreadableFileError, plain_file
 from toolkit.files.cache import get_or_create_entry
 from toolkit.files.digest import digest_parts
-from toolkit.machine.disk import describe_missing_space, format_bytes
+from toolkit.machine.disk import describe_missing_space
 from toolkit.machine.runtime import cache_folder
 from toolkit.machine.scratch import child_process
+from toolkit.machine.sizes import format_bytes
 from toolkit.parity.exchange import files
 from toolkit.parity.processes import launch
 

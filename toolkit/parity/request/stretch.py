@@ -17,8 +17,9 @@ import numpy as np
 from models.families import family as known_family
 from models.families import part
 from toolkit.errors import Inconclusive, UserError
-from toolkit.machine.memory import format_gigabytes, physical_memory
+from toolkit.machine.memory import physical_memory
 from toolkit.machine.model_memory import ModelShape, gate_memory_bytes, stage_memory_bytes
+from toolkit.machine.sizes import format_gigabytes
 from toolkit.parity.job.family import ported
 from toolkit.parity.request.build import is_brief, is_streamed, shape_of, spares_memory
 from toolkit.parity.request.request import GateRequest
