@@ -28,7 +28,7 @@ def load_data(recipe: str) -> dict:
     except UserError as problem:
         return {"error": str(problem), "reason": "UserError"}
     rows = {name: list(rows["text"]) for name, rows in splits.items()}
-    return {"rows": rows, "commit": loaded_recipe.found.commits.get("data"), "notes": loaded_recipe.found.notes}
+    return {"rows": rows, "commit": loaded_recipe.findings.commits.get("data"), "notes": loaded_recipe.findings.notes}
 
 
 def answer(id: str, revision: str | None = None, token: str | None = None, read: bool = False) -> dict:

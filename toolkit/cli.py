@@ -213,8 +213,8 @@ def finetune(
         settings, facts = continue_from(checked, _run_folder(continued), console())
         overrides = (*overrides, *settings)
         checked = load_recipe(recipe, overrides)
-        checked.found.continues.update(facts)
-        checked.found.note(note_of(facts))
+        checked.findings.continues.update(facts)
+        checked.findings.note(note_of(facts))
         new = new or runtime.num_processes() == 1
     if new:
         checked = _in_next_folder(checked)
@@ -626,7 +626,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     from toolkit.recipe.load import load_recipe
 
     checked = load_recipe(path, overrides)
-    for note in (*checked.found.notes, *check_model(checked), *check_data(checked)):
+    for note in (*checked.findings.notes, *check_model(checked), *check_data(checked)):
         click.echo(visible(f"note: {note}"))
     for line in memory_of_recipe(checked):
         click.echo(visible(f"memory: {line}"))

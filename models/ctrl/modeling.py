@@ -167,7 +167,7 @@ class LMHead(nn.Layer):
             embedding: embedding of the tokens, (vocabulary, n_embd), the weight of a tied layer.
         """
         weight = getattr(self, "weight", embedding)
-        return linear(hidden_states, weight, self.bias, transposed=True)
+        return linear(hidden_states, weight, self.bias, is_transposed=True)
 
 
 class CTRLLMHeadModel(CTRLPretrainedModel):

@@ -14,7 +14,7 @@ from models.operations.ops import cross_entropy as cross_entropies
 IGNORED_LABEL = -100
 
 
-def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = IGNORED_LABEL) -> paddle.Tensor:
+def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored_label: int = IGNORED_LABEL) -> paddle.Tensor:
     """Return the mean cross entropy over the labels that are not ignored.
 
     Paddle's own mean (3.3.1) divides by the number of all labels if ``ignore_index`` is negative. If all labels are
@@ -23,9 +23,9 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = I
     Args:
         logits: scores, (N, classes).
         labels: class of each row, int64 (N,).
-        ignored: label of the rows that are ignored.
+        ignored_label: label of the rows that are ignored.
     """
-    is_counted = labels != ignored
+    is_counted = labels != ignored_label
     losses = cross_entropies(logits, paddle.where(is_counted, labels, paddle.zeros_like(labels)))
     count = is_counted.sum().astype(losses.dtype)
     nan_if_empty = paddle.where(count == 0, paddle.full_like(count, math.nan), paddle.zeros_like(count))

@@ -252,22 +252,22 @@ def product(x: paddle.Tensor, y: paddle.Tensor, kind: str = "attention", transpo
 
 
 def linear(
-    x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor | None, transposed: bool = False
+    x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor | None, is_transposed: bool = False
 ) -> paddle.Tensor:
     """Compute x W + b. The bias is added in the precision of ``x``, and its gradient is a matrix product.
 
     Args:
         x: input, (..., in).
-        weight: weight, (in, out), or (out, in) if ``transposed``.
+        weight: weight, (in, out), or (out, in) if ``is_transposed``.
         bias: bias, (out,), or None.
-        transposed: whether the axes of the weight are swapped.
+        is_transposed: whether the axes of the weight are swapped.
 
     Returns:
         The output, (..., out).
     """
-    if not (transposed or is_cast_to_bfloat16("linear")) and (bias is None or not is_composed(x)):
+    if not (is_transposed or is_cast_to_bfloat16("linear")) and (bias is None or not is_composed(x)):
         return F.linear(x, weight, bias)
-    output = product(x, weight, "linear", transposed)
+    output = product(x, weight, "linear", is_transposed)
     return output if bias is None else add_bias(output, bias)
 
 

@@ -463,7 +463,7 @@ class ReformerForQuestionAnswering(ReformerPretrainedModel):
         if start_positions is not None and end_positions is not None:
             length = scores.shape[1]
             end_losses = [
-                losses.cross_entropy(logits, positions.flatten().clip(0, length), ignored=length)
+                losses.cross_entropy(logits, positions.flatten().clip(0, length), ignored_label=length)
                 for logits, positions in ((start_logits, start_positions), (end_logits, end_positions))
             ]
             loss = (end_losses[0] + end_losses[1]) / 2

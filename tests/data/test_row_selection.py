@@ -39,7 +39,7 @@ def test_a_column_selects_the_split_of_each_row(recipe):  # noqa: F811
         "validation": [1, 6, 11, 16],
         "test": [3, 8, 13, 18],
     }
-    assert "4 of 20 rows are of no split that is used (part) and are left out" in loaded_recipe.found.notes
+    assert "4 of 20 rows are of no split that is used (part) and are left out" in loaded_recipe.findings.notes
     without = texts(recipe("  split_column: part\n  splits: {validation: dev, test: null}\n", train=ROWS))
     assert list(without) == ["train", "validation"]
     held_out = texts(recipe("  split_column: part\n  validation_fraction: 0.25\n", train=ROWS))
@@ -59,7 +59,7 @@ def test_a_filter_keeps_the_rows_with_these_values(recipe, filter_text, expected
     rows = [{**row, "label": "ab"[n // 2 % 2]} for n, row in enumerate(ROWS)]
     loaded_recipe = recipe(f"  filter: {filter_text}\n", train=rows, validation=rows)
     assert texts(loaded_recipe) == {"train": expected_rows, "validation": expected_rows}
-    assert f"data.filter keeps {len(expected_rows)} of 20 train rows" in loaded_recipe.found.notes
+    assert f"data.filter keeps {len(expected_rows)} of 20 train rows" in loaded_recipe.findings.notes
 
 
 def test_filters_select_rows_for_a_language_model_too(tmp_path):

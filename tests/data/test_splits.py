@@ -142,7 +142,7 @@ def test_a_test_split_without_labels_is_reported_and_not_evaluated(corpus, has_n
     loaded_recipe = corpus("", **{name: table(labels, has_names=has_names) for name, labels in splits.items()})
     assert check_data(loaded_recipe) == [UNLABELED_TEST_NOTE]
     assert sizes(loaded_recipe) == {"train": 6, "validation": 2}
-    assert loaded_recipe.found.notes == [UNLABELED_TEST_NOTE]  # only once, although the data is read twice
+    assert loaded_recipe.findings.notes == [UNLABELED_TEST_NOTE]  # only once, although the data is read twice
 
 
 def test_minus_one_is_a_normal_label_if_training_has_it(corpus):
@@ -150,7 +150,7 @@ def test_minus_one_is_a_normal_label_if_training_has_it(corpus):
     loaded_recipe = corpus("", train=plain, validation=plain, test=table([-1, -1], has_names=False))
     assert sizes(loaded_recipe) == {"train": 4, "validation": 4, "test": 2}
     assert classification.load_splits(loaded_recipe)["train"].features["label"].names == ["-1", "1"]
-    assert not loaded_recipe.found.notes
+    assert not loaded_recipe.findings.notes
 
 
 def test_single_rows_without_a_label_are_omitted_and_counted(corpus):
@@ -159,7 +159,7 @@ def test_single_rows_without_a_label_are_omitted_and_counted(corpus):
     assert splits["train"]["text"][:] == ["text 0", "text 2", "text 4"]
     assert splits["train"]["label"][:] == [0, 1, 0]
     assert splits["test"]["label"][:] == [1]
-    assert loaded_recipe.found.notes == [
+    assert loaded_recipe.findings.notes == [
         "2 of 5 train rows have no label (-1) and are left out",
         "1 of 2 test rows have no label (-1) and are left out",
     ]
@@ -222,16 +222,16 @@ def test_labels_of_json_are_unchanged_and_mixed_types_are_refused(tmp_path):
 def test_the_former_name_of_the_configuration_is_accepted_with_a_note(tmp_path):
     loaded_recipe = write_recipe(tmp_path, "  config_name: a\n  dataset: o/n\n")
     assert loaded_recipe.data.config == "a"
-    assert loaded_recipe.found.notes == [f"{tmp_path / 'x.yaml'}:5: data.config_name is called data.config now"]
+    assert loaded_recipe.findings.notes == [f"{tmp_path / 'x.yaml'}:5: data.config_name is called data.config now"]
     assert "config_name" not in loaded_recipe.to_yaml()
     loaded_recipe = load_recipe(tmp_path / "x.yaml", ["data.config_name=b"])
-    assert (loaded_recipe.data.config, loaded_recipe.found.notes) == (
+    assert (loaded_recipe.data.config, loaded_recipe.findings.notes) == (
         "b",
         ["command line: data.config_name is called data.config now"],
     )
     assert not write_recipe(
         tmp_path, "  config_name: null\n  dataset: o/n\n"
-    ).found.notes  # as in recipes of earlier runs
+    ).findings.notes  # as in recipes of earlier runs
     with pytest.raises(UserError, match=r":5: data\.config_name: is called data\.config now, which is set too; remove"):
         write_recipe(tmp_path, "  config_name: a\n  config: a\n  dataset: o/n\n")
 
@@ -318,7 +318,7 @@ for path in sys.argv[1:]:
         splits = task.load_splits(recipe)
         names = splits["train"].features["label"].names
         rows = {name: [part["text"][:], part["label"][:], names] for name, part in splits.items()}
-        print(json.dumps([rows, recipe.found.notes]))
+        print(json.dumps([rows, recipe.findings.notes]))
     except UserError as problem:
         print(json.dumps(str(problem)))
 """

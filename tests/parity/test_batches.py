@@ -13,7 +13,7 @@ from models.operations.kernels import BLOCK_ROWS as BLOCK
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.inputs.synthetic import random_batch
 from toolkit.parity.inputs.texts import FULL, LAYOUTS
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.options import make_request
 from toolkit.parity.request import build
 from toolkit.parity.request.gate_options import GateOptions
@@ -169,5 +169,5 @@ def test_a_head_that_reads_the_last_column_is_stopped_by_the_default_batch(tmp_p
 
 
 def test_every_layout_is_in_every_trial():
-    assert ported("ctrl").defaults.batch_size == len(LAYOUTS)
+    assert ported_family("ctrl").defaults.batch_size == len(LAYOUTS)
     assert {len(trial_request(model, "random", 0).batch["input_ids"]) for model in FAMILIES} == {len(LAYOUTS)}

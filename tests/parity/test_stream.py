@@ -16,7 +16,7 @@ from toolkit.parity.bundle import cache
 from toolkit.parity.exchange import stages
 from toolkit.parity.exchange.results import read_results
 from toolkit.parity.inputs.synthetic import SyntheticWeights, random_batch
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import ROWS
@@ -134,7 +134,7 @@ def test_a_fault_is_named_stage_by_stage(tmp_path):
             (tmp_path / mutant).mkdir()
             content = replace(streamed_job_of(request), mutants=[mutant])
             jobs[mutant] = streaming.open_job(tmp_path / mutant, content, "key", request.batch, quiet())
-            writer = streaming.WeightsWriter(jobs[mutant], ported("ctrl"), request.weights, 3, 1)
+            writer = streaming.WeightsWriter(jobs[mutant], ported_family("ctrl"), request.weights, 3, 1)
             writers.enter_context(streaming.run_writer(writer))
         run_workers(list(jobs.values()), quiet(), workers_of(request))
     for mutant, name in culprits.items():
@@ -151,7 +151,7 @@ def test_weights_that_cannot_be_read_end_the_gate_with_the_reason(tmp_path):
     request = make_request()
     weights = FailingWeights(schema.resolve(CONFIG), "causal_lm", 0, "random", "ctrl")
     job = streaming.open_job(tmp_path, job_of(request), "key", request.batch, quiet())
-    writer = streaming.WeightsWriter(job, ported("ctrl"), weights, 3, 1)
+    writer = streaming.WeightsWriter(job, ported_family("ctrl"), weights, 3, 1)
     threading.Thread(target=writer.run).start()
     with pytest.raises(RuntimeError, match="a shard is missing"):
         stages.read_weights(job, stages.EMBEDDING)

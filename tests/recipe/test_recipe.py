@@ -284,8 +284,8 @@ def test_a_copy_with_values_does_not_change_the_recipe(write):
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         recipe.seed = 3
     changed_recipe = recipe.with_values({"train.batch_size": 3})
-    changed_recipe.found.note("of the run")
-    assert (changed_recipe.train.batch_size, recipe.found.notes[-1]) == (
+    changed_recipe.findings.note("of the run")
+    assert (changed_recipe.train.batch_size, recipe.findings.notes[-1]) == (
         3,
         "of the run",
     ) and recipe.train.batch_size != 3

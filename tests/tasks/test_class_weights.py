@@ -287,7 +287,7 @@ def test_a_run_trains_on_the_weighted_loss_and_reports_the_plain_one(tmp_path, m
     assemble(loaded_recipe)
     assert any(
         note.startswith("the training loss weighs labels: animals 0.6667, fruit 0.8889, tools 2.667")
-        for note in loaded_recipe.found.notes
+        for note in loaded_recipe.findings.notes
     )
     assert "class_weights" not in (folder / "model" / "config.json").read_text() and not out.getvalue()
 

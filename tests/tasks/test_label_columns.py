@@ -112,11 +112,11 @@ def test_rows_without_a_label_are_refused_or_dropped_and_counted(table):
     recipe_with_drop = table(BLANKS, "  missing_labels: drop\n")
     splits = classification.load_splits(recipe_with_drop)
     assert sum(map(len, splits.values())) == 11 and splits["train"].features["label"].names == ["nan", "x", "y"]
-    assert "2 of 13 train rows have no label and are left out, the first is row 3" in recipe_with_drop.found.notes
+    assert "2 of 13 train rows have no label and are left out, the first is row 3" in recipe_with_drop.findings.notes
     recipe_with_names = table(BLANKS, "  missing_labels: [nan]\n")
     splits = classification.load_splits(recipe_with_names)
     assert sum(map(len, splits.values())) == 10 and splits["train"].features["label"].names == ["x", "y"]
-    assert "3 of 13 train rows have no label and are left out, the first is row 3" in recipe_with_names.found.notes
+    assert "3 of 13 train rows have no label and are left out, the first is row 3" in recipe_with_names.findings.notes
 
 
 def test_missing_numbers_and_columns_are_dropped_too(recipe, table):  # noqa: F811

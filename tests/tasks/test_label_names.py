@@ -42,7 +42,7 @@ def test_labels_have_the_names_of_the_recipe(recipe, names_text, stored_labels, 
 def test_a_named_label_that_training_lacks_is_a_note(recipe):  # noqa: F811
     loaded_recipe = recipe("  label_names: {0: bad, 1: so-so, 2: good}\n", train=rows(2, 0), validation=rows(2))
     assert names_and_ids(loaded_recipe) == (["bad", "so-so", "good"], [2, 0] * 3)
-    assert "no row of the train split has the label 1 (so-so)" in loaded_recipe.found.notes
+    assert "no row of the train split has the label 1 (so-so)" in loaded_recipe.findings.notes
 
 
 def test_named_labels_of_the_data_can_be_renamed(tmp_path):
@@ -89,10 +89,12 @@ def test_invalid_names_are_refused_at_their_line(recipe, names_text, expected_er
 def test_blanks_around_a_label_are_removed_and_counted(recipe):  # noqa: F811
     loaded_recipe = recipe(train=rows(" bad", "good", "bad ", "\u00a0good"), validation=rows("good ", "bad"))
     assert names_and_ids(loaded_recipe) == (["bad", "good"], [0, 1, 0, 1, 0, 1])
-    assert "4 train rows have blanks around their label, such as ' bad'; they are removed" in loaded_recipe.found.notes
+    assert (
+        "4 train rows have blanks around their label, such as ' bad'; they are removed" in loaded_recipe.findings.notes
+    )
     assert (
         "3 validation rows have blanks around their label, such as 'good '; they are removed"
-        in loaded_recipe.found.notes
+        in loaded_recipe.findings.notes
     )
 
 
@@ -116,7 +118,9 @@ def test_labels_that_differ_only_by_capitals_or_blanks_are_noted(recipe, labels,
     loaded_recipe = recipe(train=rows(*labels), validation=rows(*labels))
     assert len(names_and_ids(loaded_recipe)[0]) == 3
     notes = [
-        note for note in loaded_recipe.found.notes if note.startswith("labels that differ only by capitals or blanks")
+        note
+        for note in loaded_recipe.findings.notes
+        if note.startswith("labels that differ only by capitals or blanks")
     ]
     assert len(notes) == is_noted
     assert all(f"{labels[0]!r}" in note and f"{labels[1]!r}" in note and "good" not in note for note in notes)
@@ -126,7 +130,7 @@ def test_labels_of_one_name_are_joined(recipe):  # noqa: F811
     data_lines = "  label_names: {bad: bad, Bad: bad, BAD: bad, good: good}\n"
     loaded_recipe = recipe(data_lines, train=rows("good", "Bad", "BAD", "bad"), validation=rows("Bad", "good"))
     assert names_and_ids(loaded_recipe) == (["bad", "good"], [1, 0, 0, 0, 1, 0])
-    assert not any("capitals" in note for note in loaded_recipe.found.notes)
+    assert not any("capitals" in note for note in loaded_recipe.findings.notes)
     splits = classification.load_splits(loaded_recipe)
     assert splits["validation"]["label"][:] == [0, 1] * 3
 

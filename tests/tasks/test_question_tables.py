@@ -62,7 +62,7 @@ def test_missing_ids_and_positions_are_replaced(tmp_path):
     assert "set data.misplaced_answers to find (finds 3 of them" in message
     loaded_recipe = recipe(tmp_path, columns, rows, more + "  misplaced_answers: find\n")
     assert answers_of(loaded_recipe) == {"1": (["art"], [12]), "2": (["“yes”"], [9]), "3": (["more"], [3])}
-    (note,) = [note for note in loaded_recipe.found.notes if "no answer_start" in note]
+    (note,) = [note for note in loaded_recipe.findings.notes if "no answer_start" in note]
     assert "3 found (" in note and all(f"1 {placement}" in note for placement in (FIRST, ONLY, NORMALIZED_MATCH))
 
 

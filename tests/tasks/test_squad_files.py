@@ -88,10 +88,10 @@ def test_misplaced_answers_are_refused_with_their_number_and_the_first_three(tmp
 def test_misplaced_answers_are_dropped_or_found_again_and_counted(tmp_path):
     recipe = load_recipe(recipe_for(tmp_path, covid_like(), misplaced_answers="drop"))
     assert len(question_answering.load_splits(recipe)["train"]) == 800 - 234
-    assert "234 of 800 questions are left out" in recipe.found.notes[-1]
+    assert "234 of 800 questions are left out" in recipe.findings.notes[-1]
     recipe = load_recipe(recipe_for(tmp_path, covid_like(), misplaced_answers="find"))
     rows = question_answering.load_splits(recipe)["train"]
-    (note,) = [note for note in recipe.found.notes if "234 of 800" in note]
+    (note,) = [note for note in recipe.findings.notes if "234 of 800" in note]
     assert ": 230 found (" in note and NEAREST in note and NORMALIZED_MATCH in note and ", 4 left out: '" in note
     texts = {str(question["id"]): question["answers"][0]["text"] for question in _flat(covid_like())}
     assert len(rows) == 796 and all(isinstance(name, str) for name in rows["id"])

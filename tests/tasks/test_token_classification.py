@@ -284,7 +284,7 @@ def test_moved_entities_are_counted_in_a_note(tmp_path):
     recipe = load_recipe(tmp_path / "ner.yaml")
     tokens.load_splits(recipe)
     expected_note = "20 train entities are not where their offsets say and are found: 20 by offsets in UTF-16 units"
-    assert any(note.startswith(expected_note) for note in recipe.found.notes)
+    assert any(note.startswith(expected_note) for note in recipe.findings.notes)
 
 
 # -- windows --------------------------------------------------------------------------------------------------------
@@ -538,7 +538,7 @@ def test_a_recipe_is_written_for_each_layout(tmp_path, monkeypatch, name):
     assert {key: getattr(recipe.data, key) for key in columns} == columns
     splits = tokens.load_splits(recipe)
     assert tags.types_of(splits["train"]["tags"][:]) == ["LOC", "PER"]
-    assert not [note for note in recipe.found.notes if "entities" in note]
+    assert not [note for note in recipe.findings.notes if "entities" in note]
 
 
 @pytest.mark.parametrize(

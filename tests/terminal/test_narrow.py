@@ -13,7 +13,7 @@ from test_reports import make_report
 from toolkit.parity.report.terminal import print_report
 from toolkit.terminal import progress
 from toolkit.terminal.console import LiteralConsole
-from toolkit.terminal.dotted import Dotted
+from toolkit.terminal.dotted_text import DottedText
 from toolkit.terminal.progress import ProgressBar
 
 LONG = "updated:transformer.layers.0.self_attention.output_projection.weight#4"
@@ -56,8 +56,8 @@ def test_the_progress_line_is_complete_and_names_its_times(width, seconds, busy,
 
 def test_a_name_too_long_for_its_column_is_divided_after_a_dot():
     table = Table("tensor", "figure", box=None, pad_edge=False)
-    table.add_row(Dotted(LONG), "1.0e-06")
-    table.add_row(Dotted("h.0.ffn models/ctrl/modeling.py:12"), "2.0e-06")
+    table.add_row(DottedText(LONG), "1.0e-06")
+    table.add_row(DottedText("h.0.ffn models/ctrl/modeling.py:12"), "2.0e-06")
     console = LiteralConsole(file=(out := io.StringIO()), width=48)
     console.print(table)
     cells = [line[:39].strip() for line in out.getvalue().splitlines()[1:]]

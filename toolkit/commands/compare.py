@@ -28,7 +28,7 @@ from toolkit.recipe.shipped_recipes import new_file
 from toolkit.run_folder.folder import flat, read_starts
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import read_metrics
-from toolkit.terminal.dotted import Dotted
+from toolkit.terminal.dotted_text import DottedText
 from toolkit.terminal.progress import format_number
 
 #: Splits for measuring runs. Metrics on a split are comparable only if all runs used the same rows.
@@ -304,9 +304,9 @@ def _print_table(comparison: ComparisonTable, names: Sequence[str], console: Con
         grid = Table(title=comparison.title, title_justify="left", title_style="bold")
         grid.add_column("")
         for column in comparison.columns or names:
-            grid.add_column(Dotted(column), overflow="fold", no_wrap=comparison.title == "Metrics")
+            grid.add_column(DottedText(column), overflow="fold", no_wrap=comparison.title == "Metrics")
         for key, *cells in comparison.rows:
-            grid.add_row(Dotted(key), *(Text(cell, "bold" if cell.endswith(BEST_MARK) else "") for cell in cells))
+            grid.add_row(DottedText(key), *(Text(cell, "bold" if cell.endswith(BEST_MARK) else "") for cell in cells))
         console.print(grid)
     for note in comparison.notes:
         console.print(f"{comparison.title}: {note}", highlight=False, soft_wrap=True)

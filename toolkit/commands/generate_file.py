@@ -19,7 +19,7 @@ from toolkit.commands.predict import load_run, read_recipe
 from toolkit.data.source_layout import describe_encoding_doubt, find_source_layout
 from toolkit.errors import UserError
 from toolkit.files.json_rows import TEXT_COLUMN
-from toolkit.recipe.recipe import settled
+from toolkit.recipe.recipe import require_setting
 from toolkit.tasks.interface import LabeledRows, Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate_together, max_text_length
 
@@ -117,7 +117,7 @@ def continue_prompts(
         advance(0)  # the callback may raise, which stops generation before any token
         return model(sequences, parents)
 
-    size = settled(run.recipe.train.eval_batch_size)
+    size = require_setting(run.recipe.train.eval_batch_size)
     for _, same_length in groupby(
         sorted(continuable, key=lambda index: len(tokens[index])), lambda index: len(tokens[index])
     ):

@@ -20,7 +20,7 @@ from toolkit.machine import runtime
 from toolkit.machine.disk import find_write_obstacle
 from toolkit.machine.model_memory import WEIGHT_BYTES, explain_too_large
 from toolkit.recipe.load import load_recipe
-from toolkit.recipe.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe, require_setting
 from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_folder.checkpoint import first_not_finite
 from toolkit.run_folder.folder import amending, resume_hint
@@ -129,7 +129,7 @@ def load_measurable_run(folder: Path, recipe: Recipe) -> tuple[Run, Any, Any]:
     Raises:
         UserError: the labels of the data have changed since the model was trained.
     """
-    recipe.found.commits.update(recorded_commits(folder))
+    recipe.findings.commits.update(recorded_commits(folder))
     # The data is loaded before PaddleNLP is imported: PaddleNLP replaces load_dataset of `datasets` with a function
     # that trusts remote code.
     splits = task_of(recipe).load_splits(recipe)
@@ -178,12 +178,12 @@ def evaluate_baseline(folder: Path, console: Console, split_name: str = "test") 
     from toolkit.tasks.metrics import text_metrics
 
     run = load_baseline(folder)
-    run.recipe.found.commits.update(recorded_commits(folder))
+    run.recipe.findings.commits.update(recorded_commits(folder))
     splits = run.task.load_splits(run.recipe)
     if split_name not in splits:
         raise UserError(f"{folder}: its data has no {split_name} split; toolkit evaluate {folder} --split validation")
     rows = splits[split_name]
-    scores, targets = score_rows(rows, run.baseline), targets_of(rows, settled(run.recipe.data.problem_type))
+    scores, targets = score_rows(rows, run.baseline), targets_of(rows, require_setting(run.recipe.data.problem_type))
     metrics = text_metrics(scores, targets)
     console.print(f"{folder / BASELINE}: {split_name}, {len(rows)} texts", highlight=False, soft_wrap=True)
     console.print(metrics_table({split_name: metrics}, {split_name: text_intervals(scores, targets)}))
@@ -218,7 +218,7 @@ def evaluate(folder: Path, console: Console, split_name: str = "test") -> dict[s
         raise UserError(f"{folder}: its data has no {split_name} split; toolkit evaluate {folder} --split validation")
     trainer = make_trainer(run.recipe, folder, run.task, run.model, console)
     metrics = trainer.measure(dataset, split_name)
-    intervals = trainer.intervals(metrics, settled(trainer.outputs), dataset)
+    intervals = trainer.intervals(metrics, require_setting(trainer.outputs), dataset)
     unit = run.task.DESCRIPTION.unit(recipe)
     console.print(f"{folder}: {split_name}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
     console.print(metrics_table({split_name: metrics}, {split_name: intervals}))

@@ -32,11 +32,11 @@ def check_data(recipe: Recipe) -> list[str]:
         return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
     if name in task.CORPORA and needs_only_option_checks(recipe, task.CORPORA[name]):
         return []
-    num_notes = len(recipe.found.notes)
+    num_notes = len(recipe.findings.notes)
     train = task.load_splits(recipe)["train"]
     if recipe.tokenizer.vocab_size is not None:
         _check_vocab_size(recipe, task.texts(train), task.control_codes(train))
-    return recipe.found.notes[num_notes:]
+    return recipe.findings.notes[num_notes:]
 
 
 def _check_vocab_size(recipe: Recipe, texts: Sequence[str], control_codes: Sequence[str]) -> None:

@@ -58,9 +58,9 @@ def get_commit(recipe: Recipe) -> str:
     Raises:
         UserError: the commit cannot be resolved (:func:`toolkit.recipe.revisions.resolve_commit`).
     """
-    if "data" not in recipe.found.commits:
+    if "data" not in recipe.findings.commits:
         resolve_commit(recipe, "data")
-    return recipe.found.commits["data"]
+    return recipe.findings.commits["data"]
 
 
 def make_builder(recipe: Recipe, **options: Any) -> Any:

@@ -69,7 +69,7 @@ def load_streamed_rows(recipe: Recipe) -> DatasetDict:
     )
     counts = json.loads((entry / COUNTS_FILE).read_text(encoding="utf-8"))
     for split_name, row_counts in counts.items():
-        recipe.found.note(_describe_streamed_rows(recipe, split_name, StreamedRows(*row_counts)))
+        recipe.findings.note(_describe_streamed_rows(recipe, split_name, StreamedRows(*row_counts)))
     splits = load_stored_rows(entry)
     return DatasetDict({split_name: splits[split_name] for split_name in SPLITS if split_name in splits})
 

@@ -41,7 +41,7 @@ def filter_rows(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
             keep_mask &= matches
         if len(rows) and not keep_mask.any():
             raise recipe.error("data.filter", f"no row of the {split_name} split has all of these values")
-        recipe.found.note(f"data.filter keeps {keep_mask.sum()} of {len(rows)} {split_name} rows")
+        recipe.findings.note(f"data.filter keeps {keep_mask.sum()} of {len(rows)} {split_name} rows")
         filtered_splits[split_name] = rows.select(np.flatnonzero(keep_mask))
     return filtered_splits
 
@@ -101,7 +101,9 @@ def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
         split_name: np.flatnonzero([text == value for text in texts]) for split_name, value in value_by_split.items()
     }
     if num_unused := len(rows) - sum(map(len, indices_by_split.values())):
-        recipe.found.note(f"{num_unused} of {len(rows)} rows are of no split that is used ({column}) and are left out")
+        recipe.findings.note(
+            f"{num_unused} of {len(rows)} rows are of no split that is used ({column}) and are left out"
+        )
     return DatasetDict({split_name: rows.select(row_indices) for split_name, row_indices in indices_by_split.items()})
 
 

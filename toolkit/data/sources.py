@@ -28,7 +28,7 @@ from toolkit.files.sheet_rows import find_sheet_table
 from toolkit.files.tables import check_unique_columns, convert_content_errors, read_arrow_chunks
 from toolkit.files.text_encoding import WrongEncodingError, check_encoding, open_text
 from toolkit.recipe.keys import ENCODED_KINDS
-from toolkit.recipe.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe, require_setting
 
 #: The keys of the recipe's data section that name a column, in addition to ``text`` and ``label``.
 COLUMN_KEYS = ("split_column", "control", "id", "question", "context", "answers", "document")
@@ -92,7 +92,7 @@ def read_named_texts(recipe: Recipe, sources_key: str = "sources") -> Iterator[t
     Raises:
         UserError: a file is missing, empty or in another encoding than the recipe's.
     """
-    for name, files in settled(getattr(recipe.data, sources_key)).items():
+    for name, files in require_setting(getattr(recipe.data, sources_key)).items():
         for index, file_pattern in enumerate([files] if isinstance(files, str) else files):
             key = ("data", sources_key, name) if isinstance(files, str) else ("data", sources_key, name, str(index))
             paths = recipe.resolve_all(file_pattern)
@@ -151,7 +151,7 @@ def read_file(recipe: Recipe, split_name: str, path: Path) -> Dataset:
     if kind == "xlsx":
         with convert_content_errors(path):
             for note in find_sheet_table(path).notes:
-                recipe.found.note(f"{path.name}: {note}")
+                recipe.findings.note(f"{path.name}: {note}")
     key = digest_parts("file", kind, file_sha256(path), repr(layout), datasets.__version__, CACHE_VERSION)
     return load_stored_rows(get_or_create_entry("rows", key, write_file_rows))["train"]
 

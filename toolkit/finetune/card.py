@@ -159,7 +159,7 @@ def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
             dataset_type=one_line(kind),
             dataset_name=one_line(files or kind),
             dataset_config=recipe.data.config,
-            dataset_revision=recipe.found.commits.get("data"),
+            dataset_revision=recipe.findings.commits.get("data"),
             dataset_split=split_name,
             metric_type=METRIC_TYPES.get(metric, metric.partition("_")[0]),
             metric_name=one_line(metric),

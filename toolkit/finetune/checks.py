@@ -64,11 +64,11 @@ def print_description(job: AssembledRun, recipe: Recipe, notes: Sequence[str], d
         "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
     )
     console.print(f"model  {layers} layers, {job.parameters:,} parameters ({origin}), on {device}", highlight=False)
-    for section in recipe.found.commits:
+    for section in recipe.findings.commits:
         console.print(f"hub    {hub_origin(recipe, section)}", highlight=False, soft_wrap=True)
     if device == "cpu" and recipe.train.precision == "bfloat16":
         notes = [*notes, "train.precision bfloat16: a CPU rounds as a GPU does, and is slower than in float32"]
-    for note in (*recipe.found.notes, *notes):
+    for note in (*recipe.findings.notes, *notes):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
 
 

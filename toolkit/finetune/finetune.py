@@ -172,8 +172,8 @@ def _prepare(
         reference_python(recipe)
     runtime.seed_everything(recipe.seed)
     check_source(recipe, task_of(recipe).CORPORA)
-    recipe.found.commits.update(handover["commits"] if handover else {})
-    recipe.found.continues.update(handover["continues"] if handover else {})
+    recipe.findings.commits.update(handover["commits"] if handover else {})
+    recipe.findings.continues.update(handover["continues"] if handover else {})
     notes = [] if handover else resolve_commits(recipe, folder)
     job = assemble(recipe)
     recipe, backward = resolve_backward(
@@ -207,7 +207,7 @@ def _train_other_process(recipe: Recipe) -> Path:
     _set_up(recipe, runtime.num_processes())
     ranks.join()
     message = ranks.await_first()
-    recipe.found.commits.update(message["commits"])
+    recipe.findings.commits.update(message["commits"])
     recipe = recipe.with_values({"model.backward": message["backward"]})
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
@@ -260,7 +260,7 @@ def _train_first_process(
     num_initial_processes = saved_state.get("processes", 1 if saved_state else runtime.num_processes())
     ranks.announce(
         {
-            "commits": dict(recipe.found.commits),
+            "commits": dict(recipe.findings.commits),
             "backward": recipe.model.backward,
             "resume_from": resume_from and str(resume_from.absolute()),
             "moments": moments,

@@ -83,7 +83,7 @@ def assemble_again(recipe: Recipe, folder: Path, console: Console) -> AssembledR
     runtime.configure_paddle(recipe.runtime.device, recipe.runtime.threads)
     runtime.seed_everything(recipe.seed)
     check_source(recipe, task_of(recipe).CORPORA)
-    recipe.found.commits.update(recorded_commits(folder))
+    recipe.findings.commits.update(recorded_commits(folder))
     job = assemble(recipe)
     if note := check_identity(recipe, folder, job.identity):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)

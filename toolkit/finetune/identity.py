@@ -50,7 +50,7 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
             "files": {str(path): file_sha256(path) for path in _data_files(recipe)},
             "tokenizer": tokenizer.fingerprint(),
             "checkpoint": {path.name: file_sha256(path) for path in checkpoint_files},
-            "commits": dict(recipe.found.commits),
+            "commits": dict(recipe.findings.commits),
         }
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}; it was there a moment ago") from None
@@ -61,7 +61,7 @@ def write_identity(recipe: Recipe, folder: Path, identity: Mapping[str, Any]) ->
 
     A resumed run keeps that record.
     """
-    continues: Any = recipe.found.continues
+    continues: Any = recipe.findings.continues
     if not continues:
         with contextlib.suppress(OSError, ValueError):
             continues = read_object(folder / FILE).get("continues")

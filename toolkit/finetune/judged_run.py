@@ -28,7 +28,7 @@ from toolkit.run_folder.read import read_json, reading
 from toolkit.training.trainer_description import describe_trainer, digest_step
 
 if TYPE_CHECKING:
-    from toolkit.parity import Judged
+    from toolkit.parity import JudgedTrainer
     from toolkit.training.trainer import Finetuner
 
 MISMATCH_MESSAGE = "what is about to train is not what the gate judged"
@@ -43,12 +43,12 @@ def check_matches_gate(recipe: Recipe, job: AssembledRun, trainer: Finetuner, fo
     Raises:
         ParityDrift: they differ; the error names the first difference.
     """
-    from toolkit.parity import Judged, randomize_constants
+    from toolkit.parity import JudgedTrainer, randomize_constants
 
     report, remedy = folder / REPORT / "parity.json", "run the same command again"
     with reading(report, remedy):
         content = read_json(report, remedy)["judged"]
-        gate_record = Judged(**content) if content else None
+        gate_record = JudgedTrainer(**content) if content else None
     note: str | None = f"{NOT_COMPARED_MESSAGE}: the model is so large that the gate made no port as training does"
     if gate_record is not None:
         examples = collate(first_examples(job, gate_record.examples))
@@ -66,7 +66,7 @@ def check_matches_gate(recipe: Recipe, job: AssembledRun, trainer: Finetuner, fo
 
 
 def compare_with_gate(
-    trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, gate_record: Judged
+    trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, gate_record: JudgedTrainer
 ) -> str | None:
     """Check that a trainer before its first step equals the gate's trainer, and that its first step does.
 

@@ -95,7 +95,7 @@ def label_rows(recipe: Recipe, names: Sequence[str]) -> list[int | None] | None:
         recipe: recipe of the run.
         names: labels of the data, in the order of their ids.
     """
-    keys, continues = checkpoint_keys(recipe), recipe.found.continues
+    keys, continues = checkpoint_keys(recipe), recipe.findings.continues
     stored_labels = names_of(keys.get("id2label"))
     count = len(keys.get("id2label") or ()) or keys.get("num_labels", 2)
     if list(names) == stored_labels or (stored_labels is None and count == len(names)):
@@ -120,7 +120,7 @@ def label_rows(recipe: Recipe, names: Sequence[str]) -> list[int | None] | None:
         note_parts.append("the optimizer is new after all")
         continues["optimizer"] = None
     origin = continues.get("run", recipe.model.weights)
-    recipe.found.note(f"the labels are not those of {origin}: {'; '.join(note_parts)}")
+    recipe.findings.note(f"the labels are not those of {origin}: {'; '.join(note_parts)}")
     return [rows_by_label.get(name) for name in names]
 
 

@@ -42,7 +42,7 @@ def make_handover(
     """
     gate_digest = None if verdict is None else _gate_digest(recipe, job, folder, device, processes)
     backward = recipe.model.backward  # the choice, if the recipe sets `auto`
-    findings = {"commits": dict(recipe.found.commits), "continues": dict(recipe.found.continues)}
+    findings = {"commits": dict(recipe.findings.commits), "continues": dict(recipe.findings.continues)}
     return {**findings, "backward": backward, "verdict": verdict, "compared": gate_digest}
 
 

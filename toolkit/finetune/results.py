@@ -25,7 +25,7 @@ from toolkit.finetune.model import save_model
 from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
 from toolkit.machine.disk import explain_write_errors
-from toolkit.recipe.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe, require_setting
 from toolkit.run_folder.predictions import predictions_file, write_predictions
 from toolkit.run_folder.tracking import Tracker, read_metrics
 from toolkit.tasks import task_of
@@ -237,7 +237,7 @@ def _class_weights(prepared_data: PreparedData) -> dict[str, dict[str, float]]:
         return {}
     return {
         "class_weights": dict(
-            zip(settled(prepared_data.label_names), prepared_data.class_weights.tolist(), strict=True)
+            zip(require_setting(prepared_data.label_names), prepared_data.class_weights.tolist(), strict=True)
         )
     }
 

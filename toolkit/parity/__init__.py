@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from models.families import lazy_exports
 
 if TYPE_CHECKING:
-    from toolkit.parity.exchange.results import Judged as Judged
+    from toolkit.parity.exchange.results import JudgedTrainer as JudgedTrainer
     from toolkit.parity.gate import run_gate as run_gate
     from toolkit.parity.inputs.synthetic import SyntheticWeights as SyntheticWeights
     from toolkit.parity.inputs.synthetic import randomize_constants as randomize_constants
-    from toolkit.parity.job.family import ported as ported
+    from toolkit.parity.job.family import ported_family as ported_family
     from toolkit.parity.job.job import TrainingSettings as TrainingSettings
     from toolkit.parity.job.tokenizers import tokenizer_in as tokenizer_in
     from toolkit.parity.judge.bounds import float32_bounds as float32_bounds
@@ -39,14 +39,14 @@ __all__, __getattr__ = lazy_exports(
         "CONSTANTS": "report.report",
         "GateOptions": "request.gate_options",
         "GateRequest": "request.request",
-        "Judged": "exchange.results",
+        "JudgedTrainer": "exchange.results",
         "Report": "report.report",
         "SyntheticWeights": "inputs.synthetic",
         "TrainingSettings": "job.job",
         "dtypes_of": "request.request",
         "float32_bounds": "judge.bounds",
         "gate_memory": "request.stretch",
-        "ported": "job.family",
+        "ported_family": "job.family",
         "make_request": "options",
         "randomize_constants": "inputs.synthetic",
         "reference_interpreter": "processes.interpreter",

@@ -20,7 +20,7 @@ from toolkit.parity.exchange.kernel_messages import KINDS
 from toolkit.parity.exchange.records import as_json
 from toolkit.parity.exchange.results import BitwiseResult, Place, read_reference
 from toolkit.parity.inputs.synthetic import randomize_constants
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.measure.ulp import BitDifference
@@ -151,7 +151,7 @@ def run_bitwise(request: GateRequest, kernel_kinds: Sequence[str], folder: Path,
     """
     remove_report(folder)
     if is_streamed(request):
-        smaller = ported(request.model).smaller
+        smaller = ported_family(request.model).smaller
         raise UserError(f"a model this large is not compared as a whole; take a smaller one, such as {smaller}")
     weights, _ = randomize_constants(request.weights, request.seed)
     with scratch_job() as job:

@@ -11,7 +11,7 @@ import click
 
 from models.families import FAMILIES, default_family
 from toolkit.machine.install import REFERENCE_PYTHON as VARIABLE
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.request.gate_options import DEFAULT_WEIGHTS, GateOptions
 from toolkit.terminal.finite_range import FiniteRange
 from toolkit.terminal.path_argument import PathArgument
@@ -27,7 +27,7 @@ PATH = PathArgument()
 CODE_PATH = PathArgument(str)
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm", "token_classification")
 CONFIGURATION_HELP = (
-    f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(default_family()).example}."
+    f"KEY=VALUE pairs set keys of the model's configuration, for example {ported_family(default_family()).example}."
 )
 
 
@@ -48,8 +48,8 @@ class RecordedDtype(click.Choice):
 
 
 #: Families with several kinds of attention, and these kinds.
-WITH_ATTENTIONS = [name for name in FAMILIES if ported(name).attentions]
-ATTENTIONS = dict.fromkeys(kind for name in WITH_ATTENTIONS for kind in ported(name).attentions)
+WITH_ATTENTIONS = [name for name in FAMILIES if ported_family(name).attentions]
+ATTENTIONS = dict.fromkeys(kind for name in WITH_ATTENTIONS for kind in ported_family(name).attentions)
 MODEL = click.option("--model", type=click.Choice(FAMILIES), required=True, help="The port to judge.")
 DTYPE_OR_BFLOAT16 = click.option(
     "--dtype",
@@ -65,7 +65,7 @@ OUTPUT = click.option("--output", type=PATH, default=Path("runs/parity"), help="
 
 def _format_defaults(field: str) -> str:
     """Return the default of a field for each family, as text."""
-    return ", ".join(f"{getattr(ported(name).defaults, field)} of {name}" for name in FAMILIES)
+    return ", ".join(f"{getattr(ported_family(name).defaults, field)} of {name}" for name in FAMILIES)
 
 
 HEAD = click.option("--head", type=click.Choice(HEADS), help=f"The model's head. Default: {_format_defaults('head')}.")

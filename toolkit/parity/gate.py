@@ -24,7 +24,7 @@ from toolkit.parity.followup.precision import is_judged, judge_operations
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure_near_bounds
 from toolkit.parity.followup.trace import OperationTrace, explain_missing_trace, lacks_gradients, trace_operations
 from toolkit.parity.followup.trajectory import train_sides
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.trajectory import judge_trajectory
@@ -369,7 +369,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> M
     if cached_results := cache.load(key, Measurement):
         return MeasurementWithConstants(*cached_results, key, is_from_cache=True)
     job = streaming.open_job(folder, content, key, batch, console)
-    model_family = ported(request.model)
+    model_family = ported_family(request.model)
     depth = model_family.depth(content.config)
     writer = streaming.WeightsWriter(job, model_family, request.weights, depth, request.seed)
     bars = streaming.Bars(job, depth, console)

@@ -21,7 +21,7 @@ from toolkit.machine import runtime
 from toolkit.machine.model_memory import MIN_GATE_PARAMETER_BYTES, explain_too_large
 from toolkit.parity.exchange.kernel_messages import KINDS as KERNELS
 from toolkit.parity.inputs.synthetic import KINDS, SyntheticWeights, random_batch
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.tokenizers import tokenizer_in
 from toolkit.parity.processes.interpreter import interpreter_of
@@ -46,7 +46,7 @@ def make_request(options: GateOptions) -> GateRequest:
     model, seed, weights_from, attention = options.model, options.seed, options.weights_from, options.attention
     python = interpreter_of(options.reference_python, "reference")
     head = _resolve_head(model, options.head)
-    model_family = ported(model)
+    model_family = ported_family(model)
     length = options.length or model_family.defaults.length
     if attention and attention not in model_family.attentions:
         raise UserError(f"--attention: {model} has one kind of attention only")
@@ -99,7 +99,7 @@ def _default_batch_size(model: str, length: int) -> int:
         model: name of the model family.
         length: number of tokens of each text.
     """
-    return min(ported(model).defaults.batch_size, max(2, LONG // 2 // length))
+    return min(ported_family(model).defaults.batch_size, max(2, LONG // 2 // length))
 
 
 def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
@@ -113,7 +113,7 @@ def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int,
         batch_size: number of texts.
     """
     resolved_config = part(model, "schema").resolve(config)
-    bytes_per_parameter = 0 if ported(model).is_compared_by_stages(config, head) else MIN_GATE_PARAMETER_BYTES
+    bytes_per_parameter = 0 if ported_family(model).is_compared_by_stages(config, head) else MIN_GATE_PARAMETER_BYTES
     if problem := explain_too_large(model, resolved_config, head, length, batch_size, bytes_per_parameter):
         raise UserError(f"the configuration, --length and --batch-size: {problem}")
 
@@ -191,7 +191,7 @@ def make_text_search(
     request = trial_request(model, "random", seed, reference_python=interpreter_of(reference_python, "reference"))
     if tokenizer_from is None:
         return request, trial_tokenizer(model, scratch)
-    for kind in ported(model).tokenizers:
+    for kind in ported_family(model).tokenizers:
         if kind.kind == tokenizer_from and not kind.files:
             return request, TokenizerJob(kind.kind, [], 0, offsets=kind.offsets)
     tokenizer = _find_tokenizer(model, Path(tokenizer_from), 0, "--tokenizer")
@@ -210,7 +210,7 @@ def _find_tokenizer(model: str, folder: Path, max_length: int, option: str) -> T
         option: option that names the folder, for errors.
     """
     try:
-        tokenizer = tokenizer_in(model, folder, [], max_length, offsets=ported(model).tokenizers[0].offsets)
+        tokenizer = tokenizer_in(model, folder, [], max_length, offsets=ported_family(model).tokenizers[0].offsets)
         if tokenizer is not None:
             part(model, "tokenizer").load_tokenizer(folder)
     except ValueError as error:
@@ -228,7 +228,7 @@ def _resolve_head(model: str, head: str | None) -> str:
     heads = part(model, "weights").HEADS
     if head not in (None, *heads):
         raise UserError(f"--head {head}: {model} has {', '.join(heads)}")
-    return head or ported(model).defaults.head
+    return head or ported_family(model).defaults.head
 
 
 def make_configuration(
@@ -250,7 +250,7 @@ def make_configuration(
     Raises:
         UserError: the configuration or the length is invalid, or the checkpoint cannot be read.
     """
-    model_family, is_synthetic = ported(model), weights_from in KINDS
+    model_family, is_synthetic = ported_family(model), weights_from in KINDS
     if is_synthetic:
         config = model_family.make_synthetic_config(head, attention, layers or model_family.defaults.layers, length)
     else:

@@ -69,6 +69,6 @@ def resolve_length(recipe: Recipe) -> Recipe:
         return recipe
     for key, other_key in (("epochs", "max_steps"), ("max_steps", "epochs")):
         if recipe.is_overridden(f"train.{key}") and not recipe.is_overridden(f"train.{other_key}"):
-            recipe.found.note(f"train.{key}={getattr(train, key)} takes the place of the recipe's {other_key}")
+            recipe.findings.note(f"train.{key}={getattr(train, key)} takes the place of the recipe's {other_key}")
             return recipe.with_values({f"train.{other_key}": None})
     return recipe

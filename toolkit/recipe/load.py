@@ -36,7 +36,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         errors = sorted(error.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
         raise UserError("\n".join(str(source.error(*_explain_error(problem))) for problem in errors)) from None
     recipe._source = source
-    recipe.found.notes += notes
+    recipe.findings.notes += notes
     _check_paths(recipe)
     recipe = fill_defaults(recipe)
     check_task(recipe)

@@ -80,7 +80,7 @@ class Recipe(Section):
     runtime: Runtime = Runtime()
     card: Card = Card()
 
-    _found: Findings = PrivateAttr(default_factory=Findings)
+    _findings: Findings = PrivateAttr(default_factory=Findings)
     _source: yaml_source.Source = PrivateAttr(default_factory=lambda: yaml_source.Source("recipe"))
 
     @property
@@ -109,9 +109,9 @@ class Recipe(Section):
         )
 
     @property
-    def found(self) -> Findings:
+    def findings(self) -> Findings:
         """Facts about the recipe that were determined since it was read."""
-        return self._found
+        return self._findings
 
     @property
     def hub_weights(self) -> str | None:
@@ -206,7 +206,7 @@ def section_of(values: Any, key_path: tuple[Any, ...]) -> Any:
     return values
 
 
-def settled(value: Setting | None) -> Setting:
+def require_setting(value: Setting | None) -> Setting:
     """Return a value that is None only for other tasks or models, since :func:`load_recipe` fills in its default."""
     assert value is not None
     return value

@@ -68,7 +68,7 @@ def resolve_commits(recipe: Recipe, folder: Path) -> list[str]:
         if recorded_commit is None:
             resolve_commit(recipe, repository.section)
             continue
-        recipe.found.commits[repository.section] = recorded_commit
+        recipe.findings.commits[repository.section] = recorded_commit
         id, revision, _, kind = repository.wanted
         current = request_commit(id, revision, kind)
         if current not in (None, recorded_commit):
@@ -88,7 +88,7 @@ def resolve_commit(recipe: Recipe, section: str) -> None:
     repository = next(candidate for candidate in repositories(recipe) if candidate.section == section)
     id, revision, _, kind = repository.wanted
     try:
-        recipe.found.commits[section] = current_commit(id, revision, kind)
+        recipe.findings.commits[section] = current_commit(id, revision, kind)
     except HubError as error:
         raise repository.error(recipe, error) from None
 
@@ -128,7 +128,7 @@ def weights_folder(recipe: Recipe) -> Path | None:
             raise recipe.error("model.weights", str(error)) from None
     repository = next(repositories(recipe))
     try:
-        return resolve_folder(recipe.model.weights, recipe.found.commits.get("model", recipe.model.revision))
+        return resolve_folder(recipe.model.weights, recipe.findings.commits.get("model", recipe.model.revision))
     except HubError as error:
         raise repository.error(recipe, error) from None
     except (OSError, ValueError) as error:
@@ -137,5 +137,5 @@ def weights_folder(recipe: Recipe) -> Path | None:
 
 def hub_origin(recipe: Recipe, section: str) -> str | None:
     """Return ``ID at COMMIT`` for the hub repository of a section; None if the section does not use the hub."""
-    commit = recipe.found.commits.get(section)
+    commit = recipe.findings.commits.get(section)
     return commit and f"{recipe.model.weights if section == 'model' else recipe.data.dataset} at {commit}"

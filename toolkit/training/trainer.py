@@ -53,7 +53,7 @@ from toolkit.machine import interruption
 from toolkit.machine.heap import reserve_small_blocks
 from toolkit.machine.interruption import SignalInterrupt
 from toolkit.machine.runtime import is_first_process, num_processes, process_rank, seed_everything
-from toolkit.recipe.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe, require_setting
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.tracking import Tracker
@@ -149,7 +149,7 @@ class Finetuner(Trainer):
         self.outputs: tuple[np.ndarray, ...] | None = None
         self.best_outputs: tuple[np.ndarray, ...] | None = None
         self.progress = ProgressBar(console, "", 0)
-        self.save_best = settled(recipe.train.save_best)
+        self.save_best = require_setting(recipe.train.save_best)
         self._loss = paddle.zeros([])
         super().__init__(
             model=model,

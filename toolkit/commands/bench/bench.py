@@ -9,7 +9,7 @@ import click
 
 from models.families import FAMILIES, default_family
 from toolkit.commands.bench.workload import GENERATION
-from toolkit.parity import ported
+from toolkit.parity import ported_family
 from toolkit.terminal.path_argument import PathArgument
 
 PATH = PathArgument()
@@ -17,7 +17,7 @@ COUNT = click.IntRange(1, 2**31 - 1)
 #: Kinds of work that can be measured, in the order of ``--all``.
 WORKS = ("step", "generate", "generate-without-cache", "start", "tokenize", "gate")
 #: Model family -> its benchmark settings; families without a benchmark are missing.
-BENCHMARKS: dict[str, Any] = {name: ported(name).bench for name in FAMILIES if ported(name).bench}
+BENCHMARKS: dict[str, Any] = {name: ported_family(name).bench for name in FAMILIES if ported_family(name).bench}
 
 
 def _describe_defaults(field: str) -> str:
@@ -41,7 +41,7 @@ class Counts(click.ParamType):
 @click.command(
     "bench",
     epilog="KEY=VALUE pairs set keys of the model's configuration, for example "
-    f"{ported(default_family()).example}. Measure on a machine that does nothing else.",
+    f"{ported_family(default_family()).example}. Measure on a machine that does nothing else.",
 )
 @click.option("--model", type=click.Choice(list(BENCHMARKS)), required=True, help="The port to measure.")
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)

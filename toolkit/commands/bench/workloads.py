@@ -16,7 +16,7 @@ from models.port.schema import ConfigError
 from toolkit.commands.bench.workload import GENERATION, TEXTS, TOKENIZER, Work, Workload
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
-from toolkit.parity import SyntheticWeights, ported
+from toolkit.parity import SyntheticWeights, ported_family
 from toolkit.recipe.yaml_source import parse_pairs
 
 SEED = 0
@@ -28,7 +28,7 @@ def benchmark_of(model: str) -> Any:
     Args:
         model: name of the model family.
     """
-    benchmark = ported(model).bench
+    benchmark = ported_family(model).bench
     assert benchmark is not None
     return benchmark
 
@@ -92,7 +92,7 @@ def _configuration(
         new_tokens: number of tokens to generate.
         overrides: ``key=value`` options of the configuration.
     """
-    port = ported(model)
+    port = ported_family(model)
     config = port.with_head(port.bench_config(layers, length + new_tokens), head)
     config.update(parse_pairs(overrides, port.example))
     try:

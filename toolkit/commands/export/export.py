@@ -63,7 +63,7 @@ def export_run(folder: Path, format_name: str, output: Path | None, console: Con
         from toolkit.commands.export.onnx_file import check_installed
 
         check_installed()
-    recipe.found.commits.update(recorded_commits(folder))
+    recipe.findings.commits.update(recorded_commits(folder))
 
     from toolkit.commands.export.inputs import load_rows, make_batches
 

@@ -290,7 +290,7 @@ def _check_recipe(recipe: str, data: Path, name: str) -> list[str]:
         write_text(path, recipe)
         try:
             loaded_recipe = load_recipe(path)
-            return [*loaded_recipe.found.notes, *check_model(loaded_recipe), *check_data(loaded_recipe)]
+            return [*loaded_recipe.findings.notes, *check_model(loaded_recipe), *check_data(loaded_recipe)]
         except UserError as error:
             lines = [re.sub(rf"^{re.escape(str(path))}(:\d+)?: ", "", line) for line in str(error).splitlines()]
             message = "; ".join(lines).replace("data.missing_labels: drop", "--missing-labels drop")

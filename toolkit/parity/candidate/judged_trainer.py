@@ -11,12 +11,12 @@ from models.operations import precision
 from toolkit.machine import runtime
 from toolkit.parity.candidate.step import make_step
 from toolkit.parity.exchange import files
-from toolkit.parity.exchange.results import Judged
+from toolkit.parity.exchange.results import JudgedTrainer
 from toolkit.parity.job.job import Job
 from toolkit.training.trainer_description import describe_trainer, digest_step
 
 
-def of_run(job: Job, folder: Path) -> Judged | None:
+def of_run(job: Job, folder: Path) -> JudgedTrainer | None:
     """Return the description of the run's port and trainer, and of one step with the generators' own draws.
 
     The result is None if no run follows the gate, or if the model is so large that another step would take minutes.
@@ -45,4 +45,4 @@ def of_run(job: Job, folder: Path) -> Judged | None:
         loss = step.compute(batch).loss
         loss.backward()
     length = int(batch["input_ids"].shape[1])
-    return Judged(runtime.current_device(), job.threads, examples, length, fields, digest_step(step.model, loss))
+    return JudgedTrainer(runtime.current_device(), job.threads, examples, length, fields, digest_step(step.model, loss))

@@ -86,10 +86,10 @@ Maker = Callable[[Serve], Operation]
 def _linear(serve: Serve) -> Operation:
     """Return a replacement of Linear's operation that asks the reference's kernel."""
 
-    def linear(x, weight, bias=None, transposed=False):
+    def linear(x, weight, bias=None, is_transposed=False):
         """Return x W + b (:func:`models.operations.ops.linear`) by the reference's kernel."""
         inputs = [x, weight] if bias is None else [x, weight, bias]
-        return serve("linear", *inputs, transposed=transposed, parted=getattr(x, "parted", False))
+        return serve("linear", *inputs, is_transposed=is_transposed, parted=getattr(x, "parted", False))
 
     return linear
 
@@ -179,9 +179,9 @@ def _reduction(kernel: str) -> Maker:
 def _cross_entropy(serve: Serve) -> Operation:
     """Return a replacement of the cross-entropy loss that asks the reference's kernel."""
 
-    def cross_entropy(logits, labels, ignored=losses.IGNORED_LABEL):
+    def cross_entropy(logits, labels, ignored_label=losses.IGNORED_LABEL):
         """Return the loss (:func:`models.operations.losses.cross_entropy`) by the reference's kernel."""
-        return serve("cross_entropy", logits, rest=[labels.numpy()], ignored=ignored)
+        return serve("cross_entropy", logits, rest=[labels.numpy()], ignored_label=ignored_label)
 
     return cross_entropy
 

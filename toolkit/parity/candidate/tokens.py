@@ -9,7 +9,7 @@ from models.families import part
 from models.port.tokenization import Tokenizer
 from toolkit.parity.candidate.places import line_of, place_of_code
 from toolkit.parity.exchange.results import CandidateResult, Place, Tokens
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.job.job import Job, TokenizerJob
 
 #: Compared result of a tokenizer (an attribute of :class:`.results.Tokens`) -> method of the port that computes it.
@@ -123,5 +123,5 @@ def _tokenizer(job: TokenizerJob, model: str) -> tuple[type[Tokenizer], str]:
         job: name and folder of the tokenizer.
         model: name of the model family.
     """
-    tokenizer_spec = next(one for one in ported(model).tokenizers if one.kind == job.kind)
+    tokenizer_spec = next(one for one in ported_family(model).tokenizers if one.kind == job.kind)
     return getattr(part(model, "tokenizer"), tokenizer_spec.name), tokenizer_spec.reader

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.parity.exchange.results import CandidateFacts, Execution, Judged, Place, Tokens
+from toolkit.parity.exchange.results import CandidateFacts, Execution, JudgedTrainer, Place, Tokens
 from toolkit.parity.measure.loop_accuracy import LoopError
 
 
@@ -102,7 +102,7 @@ CONTENT: dict[str, Any] = {
     "loops": list[LoopError],
     "leaks": list[str],
     "limited lines": list[str],
-    "judged": Judged | None,
+    "judged": JudgedTrainer | None,
     "raised": str,
     "execution": Execution,
     # a model larger than memory, stage by stage

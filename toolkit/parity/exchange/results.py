@@ -489,7 +489,7 @@ class MutantResult(PortResult):
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedTrainer:
     """Description of the port and the trainer that a gate has judged for a run.
 
     The run compares it with its own port and trainer.
@@ -530,7 +530,7 @@ class CandidateResult(PortResult):
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
     limited_lines: list[str] = field(default_factory=list)
-    judged: Judged | None = None
+    judged: JudgedTrainer | None = None
     execution: Execution = field(default_factory=Execution)
 
 

@@ -16,7 +16,7 @@ from models.families import default_family, part
 from models.port.weights import make_generator
 from toolkit.machine.heap import allocate_mapped_zeros
 from toolkit.parity.inputs.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 
 #: Kinds of synthetic weights (:class:`SyntheticWeights`).
 KINDS = ("random", "heavy-tailed", "large-gains")
@@ -112,7 +112,7 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
         weights = part(model, "weights")
         self.table = weights.parameters(config, head)
         self.deviations, self.depth = weights.standard_deviations(config), weights.num_layers(config)
-        self.last_maps = ported(model).last_maps
+        self.last_maps = ported_family(model).last_maps
         self.seed, self.kind = seed, kind
 
     def __iter__(self) -> Iterator[str]:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 
 
 class Layout(NamedTuple):
@@ -101,7 +101,7 @@ def make_texts(
         draw: generator of the tokens.
     """
     pad = config["pad_token_id"]
-    model_family = ported(model)
+    model_family = ported_family(model)
     chunk = model_family.chunk_length(config)
     tokens = draw.integers(0, config["vocab_size"], (len(layouts), length))
     mask, ends = np.zeros_like(tokens), np.zeros(len(layouts), np.int64)

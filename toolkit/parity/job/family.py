@@ -232,7 +232,7 @@ def family(model: str) -> Family:
     return family_part(model, "family").FAMILY
 
 
-def ported(model: str) -> PortedFamily:
+def ported_family(model: str) -> PortedFamily:
     """Return the gate's knowledge about a family of this project.
 
     Args:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from models.families import FAMILIES
 from models.port.tokenization import CONFIG_FILE
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.job.job import TokenizerJob
 
 
@@ -26,7 +26,7 @@ def tokenizer_in(
     Raises:
         ValueError: the settings of the tokenizer are not JSON.
     """
-    for tokenizer_kind in (kind for kind in ported(model).tokenizers if kind.is_in(folder)):
+    for tokenizer_kind in (kind for kind in ported_family(model).tokenizers if kind.is_in(folder)):
         path = folder / tokenizer_kind.files[0] if len(tokenizer_kind.files) == 1 else folder
         return TokenizerJob(
             tokenizer_kind.kind, list(texts), max_length, str(path) if tokenizer_kind.files else None, offsets
@@ -41,7 +41,7 @@ def files_of(tokenizer: TokenizerJob) -> list[Path]:
     path = Path(tokenizer.path)
     if not path.is_dir():
         return [path]
-    kinds = [kind for model in FAMILIES for kind in ported(model).tokenizers]
+    kinds = [kind for model in FAMILIES for kind in ported_family(model).tokenizers]
     files = next(kind.files for kind in kinds if kind.kind == tokenizer.kind)
     candidates = [path / name for name in (*files, CONFIG_FILE)]
     return [file for file in candidates if file.is_file()]

@@ -24,21 +24,21 @@ from toolkit.parity.reference.float64_checks import ExactNormalizer
 
 
 def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, transposed: bool, parted: bool
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_transposed: bool, parted: bool
 ) -> torch.Tensor:
     """Return x W + b, with the weight in torch's layout (out, in), which determines the order of the sum.
 
     Args:
         x: input, (..., in).
-        weight: weight, (in, out), or (out, in) if ``transposed``.
+        weight: weight, (in, out), or (out, in) if ``is_transposed``.
         bias: bias, (out,); None without a bias.
-        transposed: whether the weight is (out, in).
+        is_transposed: whether the weight is (out, in).
         parted: whether ``x`` is part of a longer sequence, so that its rows are not adjacent in memory. The reference
             then adds the bias to the rounded product, otherwise inside the product.
     """
     if parted:
         x = torch.cat([x, x], 1)[:, : x.shape[1]]
-    return functional.linear(x, weight if transposed else weight.t().contiguous(), bias)
+    return functional.linear(x, weight if is_transposed else weight.t().contiguous(), bias)
 
 
 def matmul(x: torch.Tensor, y: torch.Tensor, *, transpose_x: bool, transpose_y: bool) -> torch.Tensor:
@@ -114,9 +114,9 @@ def mean(x: torch.Tensor, *, dim: int | None, keepdim: bool) -> torch.Tensor:
     return torch.mean(x, dim=dim, keepdim=keepdim)
 
 
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, ignored: int) -> torch.Tensor:
-    """Return the mean cross entropy over the rows whose label is not ``ignored``."""
-    return functional.cross_entropy(logits, labels, ignore_index=ignored)
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, ignored_label: int) -> torch.Tensor:
+    """Return the mean cross entropy over the rows whose label is not ``ignored_label``."""
+    return functional.cross_entropy(logits, labels, ignore_index=ignored_label)
 
 
 #: Kernel functions by their names in requests. Each gets tensors and keyword options, and returns a tensor or a tuple
@@ -150,7 +150,7 @@ def forward(kernel: str, kernel_options: dict, kernel_inputs: list[torch.Tensor]
 
 
 def backward(
-    kernel: str, kernel_options: dict, kernel_inputs: list[torch.Tensor], wanted: list[int]
+    kernel: str, kernel_options: dict, kernel_inputs: list[torch.Tensor], input_indices: list[int]
 ) -> list[torch.Tensor]:
     """Return the gradients of some inputs of a kernel.
 
@@ -158,15 +158,15 @@ def backward(
         kernel: name of the kernel, a key of :data:`KERNELS`.
         kernel_options: keyword options of the kernel.
         kernel_inputs: the inputs of the kernel, then the gradient of each output.
-        wanted: indices of the inputs whose gradients are returned.
+        input_indices: indices of the inputs whose gradients are returned.
     """
     inputs = list(kernel_inputs)
-    for index in wanted:
+    for index in input_indices:
         inputs[index].requires_grad_()
     num_inputs = len(inputs) - (2 if kernel == "attention_weights" else 1)  # the outputs
     with torch.enable_grad():
         outputs = as_list(KERNELS[kernel](*inputs[:num_inputs], **kernel_options))
-    return list(torch.autograd.grad(outputs, [inputs[index] for index in wanted], inputs[num_inputs:]))
+    return list(torch.autograd.grad(outputs, [inputs[index] for index in input_indices], inputs[num_inputs:]))
 
 
 def as_list(kernel_result: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:

@@ -104,7 +104,7 @@ class Step:
 
     #: Class of the reference model for each head, by the head's name.
     heads: ClassVar[Mapping[str, type]] = {}
-    #: Dotted path of the module whose output is the embedded input, and whose gradient is compared.
+    #: DottedText path of the module whose output is the embedded input, and whose gradient is compared.
     embedding_module = ""
     #: Whether the step is only a forward in evaluation mode, without a backward.
     forward_only = False

@@ -13,7 +13,7 @@ from toolkit.files.ownership import is_gate_file, is_run_report, remove_gate_fil
 from toolkit.parity.exchange.results import CandidateResult, Place, ReferenceResult, Training
 from toolkit.parity.followup.attribution import Substitution, describe_inaccurate_operation
 from toolkit.parity.followup.trace import OperationTrace
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.report.headline import Headline, choose_headline
@@ -100,7 +100,7 @@ class Report:
 def short_name(name: str) -> str:
     """Return a tensor's name without the prefixes that all names of a family have."""
     for model in FAMILIES:
-        for prefix, short in ported(model).short_names.items():
+        for prefix, short in ported_family(model).short_names.items():
             name = name.replace(prefix, short)
     return name
 

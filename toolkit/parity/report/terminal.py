@@ -15,7 +15,7 @@ from toolkit.parity.judge import notes
 from toolkit.parity.judge.culprit import is_of_part
 from toolkit.parity.report.depth import depth_rows, depth_table
 from toolkit.parity.report.report import Report, short_name
-from toolkit.terminal.dotted import Dotted
+from toolkit.terminal.dotted_text import DottedText
 
 FINDINGS_SHOWN = 8
 NEAREST_SHOWN = 5
@@ -118,7 +118,7 @@ def _build_table(report: Report) -> Table:
     for dtype in report.request.dtypes:
         for row in report.verdict.nearest(dtype, NEAREST_SHOWN):
             figures = (dtype, f"{row.relative:.1e}", f"{row.margin:.2g}")
-            table.add_row(Dotted(short_name(row.name)), *figures, style="" if row.passed else "red")
+            table.add_row(DottedText(short_name(row.name)), *figures, style="" if row.passed else "red")
     return table
 
 

@@ -26,7 +26,7 @@ from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.exchange import files, stages
 from toolkit.parity.exchange.tensor_file import TensorWriter
 from toolkit.parity.inputs.synthetic import randomize_constants
-from toolkit.parity.job.family import PortedFamily, ported
+from toolkit.parity.job.family import PortedFamily, ported_family
 from toolkit.parity.job.job import Job
 
 SIDES = ("reference", "candidate")
@@ -91,7 +91,7 @@ def check_space(folder: Path, job: Job) -> None:
     Raises:
         UserError: the disk has too little space.
     """
-    model_family = ported(job.model)
+    model_family = ported_family(job.model)
     table, layer = model_family.stage_elements(job.config)
     required_bytes = 4 * (table + model_family.depth(job.config) * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
     if (free := shutil.disk_usage(folder).free) < required_bytes:

@@ -20,7 +20,7 @@ from toolkit.errors import Inconclusive, UserError
 from toolkit.machine.memory import physical_memory
 from toolkit.machine.model_memory import ModelShape, gate_memory_bytes, stage_memory_bytes
 from toolkit.machine.sizes import format_gigabytes
-from toolkit.parity.job.family import ported
+from toolkit.parity.job.family import ported_family
 from toolkit.parity.request.build import is_brief, is_streamed, shape_of, spares_memory
 from toolkit.parity.request.request import GateRequest
 
@@ -100,7 +100,7 @@ def gate_memory(request: GateRequest) -> str:
 
 def streamed_memory_of(request: GateRequest) -> float:
     """Return the estimated number of bytes of the larger worker in a gate stage by stage."""
-    num_weights, _ = ported(request.model).stage_elements(request.config)
+    num_weights, _ = ported_family(request.model).stage_elements(request.config)
     vocab_size = part(request.model, "schema").resolve(request.config)["vocab_size"]
     return stage_memory_bytes(num_weights, math.prod(shape_of(request)) * vocab_size)
 

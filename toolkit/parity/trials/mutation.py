@@ -59,7 +59,7 @@ from toolkit.parity.request.build import workers_of
 from toolkit.parity.request.request import GateRequest
 from toolkit.parity.trials import pair_faults
 from toolkit.recipe.keys import OPTIMIZER_KEYS
-from toolkit.terminal.dotted import Dotted
+from toolkit.terminal.dotted_text import DottedText
 
 #: Largest relative change of the loss or a gradient that counts as a change of rounding only.
 MAX_ROUNDING = 64 * UNIT["float64"]
@@ -451,8 +451,8 @@ def print_trials(trials: Trials, console: Console) -> None:
             name += f", not {_expected_names(trial.mutant)}"
         name += "; it moves no loss or gradient of the step" if trial.is_still and trial.is_caught else ""
         operation_name, _, where = (trial.operation or "").partition(" ")
-        operation = Dotted(f"{short_name(operation_name)} {where}".strip())
-        table.add_row(trial.mutant.name, outcome, trial.verdict, Dotted(name), operation, margin, style=style)
+        operation = DottedText(f"{short_name(operation_name)} {where}".strip())
+        table.add_row(trial.mutant.name, outcome, trial.verdict, DottedText(name), operation, margin, style=style)
     console.print(table)
     faults = [trial for trial in trials if not trial.mutant.harmless]
     harmless = [trial for trial in trials if trial.mutant.harmless]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolkit.recipe.recipe import settled
+from toolkit.recipe.recipe import require_setting
 from toolkit.tasks import metrics
 from toolkit.tasks.classification.calibration import calibrate_outputs
 from toolkit.tasks.classification.linear_model import LinearModel
@@ -41,7 +41,7 @@ def measure_baselines(recipe: Recipe, splits: Mapping[str, Dataset], console: Co
         splits: splits of :func:`.labels.labeled_splits`.
         console: console for the progress.
     """
-    problem, has_pairs = settled(recipe.data.problem_type), len(recipe.data.text_columns) > 1
+    problem, has_pairs = require_setting(recipe.data.problem_type), len(recipe.data.text_columns) > 1
     train = _sample_rows(splits["train"], MAX_CHARACTERS)
     targets = {name: targets_of(rows, problem) for name, rows in {**splits, "train": train}.items()}
     evaluated_splits = {name: rows for name, rows in splits.items() if name != "train"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from toolkit.files.written_values import parse_value
-from toolkit.recipe.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe, require_setting
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -99,4 +99,4 @@ def stored_names(recipe: Recipe, train: Dataset) -> list[str] | None:
     """Return the label names that the data store, in the order of the ids; None if the labels are names themselves."""
     if isinstance(recipe.data.label, list):
         return recipe.data.label
-    return getattr(getattr(train.features[settled(recipe.data.label)], "feature", None), "names", None)
+    return getattr(getattr(train.features[require_setting(recipe.data.label)], "feature", None), "names", None)

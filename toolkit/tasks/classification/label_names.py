@@ -49,7 +49,9 @@ def name_labels(recipe: Recipe, values: Collection[int | str]) -> dict[int | str
                     f"the data has no label {text}, its labels are whole numbers: {join_names(sorted(labels_by_text))}"
                 )
                 raise recipe.error((*KEY.split("."), text), message)
-            recipe.found.note(f"no row of the train split has the label {text}{f' ({name})' if name != text else ''}")
+            recipe.findings.note(
+                f"no row of the train split has the label {text}{f' ({name})' if name != text else ''}"
+            )
         names_by_label[labels_by_text.get(text, int(text) if integers else text)] = name
     if isinstance(names_in_recipe, list):
         return names_by_label
@@ -108,7 +110,9 @@ def note_similar(recipe: Recipe, names: Sequence[str]) -> None:
         ellipsis = "; ..." * (len(similar) > 3)
         examples = "; ".join(", ".join(map(repr, group[:4])) for group in similar[:3]) + ellipsis
         remedy = f"to join them, give them one name in {KEY} ({{{similar[0][0]}: NAME, {similar[0][1]}: NAME, ...}})"
-        recipe.found.note(f"labels that differ only by capitals or blanks are different labels: {examples}; {remedy}")
+        recipe.findings.note(
+            f"labels that differ only by capitals or blanks are different labels: {examples}; {remedy}"
+        )
 
 
 def join_names(names: Iterable[str], max_names: int = 12) -> str:

@@ -171,7 +171,7 @@ def _with_numbers_as_text(recipe: Recipe, split_name: str, rows: Dataset, column
     if numbers:
         row_number, value = numbers[0]
         example = f"row {row_number} ({json.dumps(value)})"
-        recipe.found.note(
+        recipe.findings.note(
             f"{len(numbers)} {split_name} rows have a number as their {column}, such as {example}; read as text"
         )
     texts = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
@@ -198,7 +198,7 @@ def _drop_unlabeled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
                 bool(labels) and labels <= {-1, "-1"} and not _distinct_labels(recipe, splits["train"]) & labels
             )
         if is_unlabeled.all() and split_name == "test":
-            recipe.found.note("the test split has no labels (-1, or none, throughout); it is not measured")
+            recipe.findings.note("the test split has no labels (-1, or none, throughout); it is not measured")
             continue
         labeled_splits[split_name] = (
             _keep_labeled(recipe, split_name, rows, is_unlabeled) if is_unlabeled.any() else rows
@@ -227,7 +227,7 @@ def _keep_labeled(recipe: Recipe, split_name: str, rows: Dataset, is_unlabeled: 
         )
         raise recipe.error("data.label", f"{problem}; data.missing_labels: drop leaves them out")
     ending = " (-1) and are left out" if has_names else f" and are left out, the first is row {first}"
-    recipe.found.note(f"{is_unlabeled.sum()} of {len(rows)} {split_name} rows have no label{ending}")
+    recipe.findings.note(f"{is_unlabeled.sum()} of {len(rows)} {split_name} rows have no label{ending}")
     return rows.select(np.flatnonzero(~is_unlabeled))
 
 
@@ -352,7 +352,7 @@ def _label_values(recipe: Recipe, split_name: str, rows: Dataset) -> list[Any]:
         stripped_values = [value.strip() if isinstance(value, str) else value for value in values]
         if padded_values := [value for value, label in zip(values, stripped_values, strict=True) if value != label]:
             count, example = len(padded_values), padded_values[0]
-            recipe.found.note(
+            recipe.findings.note(
                 f"{count} {split_name} rows have blanks around their {column}, such as {example!r}; they are removed"
             )
         return stripped_values
@@ -383,7 +383,7 @@ def _without_missing_texts(recipe: Recipe, split_name: str, rows: Dataset, colum
         raise recipe.error("data.text", f"{problem}; data.missing_texts: drop leaves them out")
     if len(missing) == len(rows):
         raise recipe.error("data.text", f"no row of the {split_name} split has a {column}; name another column")
-    recipe.found.note(f"{problem}; they are left out")
+    recipe.findings.note(f"{problem}; they are left out")
     return rows.select(np.setdiff1d(np.arange(len(rows)), missing))
 
 

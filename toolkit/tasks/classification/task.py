@@ -17,7 +17,7 @@ import numpy as np
 from toolkit.data import batches
 from toolkit.data.batches import trim_padding
 from toolkit.recipe.keys import SOURCE_KEYS
-from toolkit.recipe.recipe import settled
+from toolkit.recipe.recipe import require_setting
 from toolkit.tasks import metrics
 from toolkit.tasks.classification.calibration import THRESHOLD, probabilities
 from toolkit.tasks.classification.label_names import PROBABILITY_OF
@@ -96,7 +96,7 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     splits = labeled_splits(recipe, CORPORA)
     weights = class_weights_of(recipe, splits["train"])
     if weights is not None:
-        recipe.found.note(describe_class_weights(splits["train"], weights))
+        recipe.findings.note(describe_class_weights(splits["train"], weights))
     return splits
 
 
@@ -240,7 +240,7 @@ def predictions(
         dataset: evaluated data set.
         outputs: arrays of all batches as :func:`outputs` returns them, joined.
     """
-    names, problem = settled(run.label_names), settled(run.recipe.data.problem_type)
+    names, problem = require_setting(run.label_names), require_setting(run.recipe.data.problem_type)
     logits, _ = outputs_of_texts(outputs, dataset)
     tokens = np.bincount(texts_of(dataset), token_counts(dataset)).astype(int).tolist()
     for start in range(0, len(rows), ROWS_AT_ONCE):
@@ -294,7 +294,7 @@ def _prediction_values(run: Run, label_probabilities: np.ndarray) -> list[Any]:
         run: finished run.
         label_probabilities: probability of each label, (labels,), from :func:`_run_probabilities`.
     """
-    problem, names = settled(run.recipe.data.problem_type), settled(run.label_names)
+    problem, names = require_setting(run.recipe.data.problem_type), require_setting(run.label_names)
     if problem == "regression":
         return label_probabilities.tolist()
     if problem == "multi_label":
@@ -328,7 +328,7 @@ def _threshold(run: Run) -> float:
 
 def _run_probabilities(run: Run, logits: np.ndarray) -> np.ndarray:
     """Return the probabilities of logits, (rows, labels), with the run's temperature."""
-    return probabilities(logits, settled(run.recipe.data.problem_type), run.calibration.get("temperature", 1.0))
+    return probabilities(logits, require_setting(run.recipe.data.problem_type), run.calibration.get("temperature", 1.0))
 
 
 def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
@@ -360,7 +360,7 @@ def calibrate(
         split_name: outputs_of_texts(split_outputs, getattr(prepared_data, split_name))
         for split_name, split_outputs in outputs.items()
     }
-    return calibrate_outputs(text_outputs, settled(recipe.data.problem_type))
+    return calibrate_outputs(text_outputs, require_setting(recipe.data.problem_type))
 
 
 def baselines(
@@ -456,7 +456,7 @@ def predict(run: Run, console: Console, texts: Sequence[str | tuple[str, str]]) 
     from toolkit.tasks.classification.pairs import model_texts
 
     predictions = classify(run, model_texts(run.recipe, texts))
-    problem = settled(run.recipe.data.problem_type)
+    problem = require_setting(run.recipe.data.problem_type)
     has_single_label = problem == "single_label"
     table = Table(*(("label", "probability") if has_single_label else (LABEL_TITLES[problem],)), "text")
     for prediction in predictions:
@@ -498,11 +498,11 @@ def classify(run: Run, texts: Sequence[str], advance: Callable[[int], None] = la
 
 def _model_logits(run: Run, texts: Sequence[str], advance: Callable[[int], None]) -> tuple[np.ndarray, Sequence[bool]]:
     """Return the logits of the run's model for each text, (N, labels), and whether each text was cut."""
-    data, batch_size = run.recipe.data, settled(run.recipe.train.eval_batch_size)
+    data, batch_size = run.recipe.data, require_setting(run.recipe.train.eval_batch_size)
     rows, text_indices, truncated_flags = encode_texts(
         texts, run.tokenizer, data.max_length, in_windows=data.long_texts == "windows"
     )
-    logits = np.zeros((len(rows), len(settled(run.label_names))))
+    logits = np.zeros((len(rows), len(require_setting(run.label_names))))
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))  # similar lengths need less padding
     for start in range(0, len(rows), batch_size):
         batch = order[start : start + batch_size]
@@ -513,7 +513,7 @@ def _model_logits(run: Run, texts: Sequence[str], advance: Callable[[int], None]
 
 def _best_label(run: Run, label_probabilities: np.ndarray) -> tuple[str, float]:
     """Return the label and the probability of a :class:`Prediction`."""
-    problem = settled(run.recipe.data.problem_type)
+    problem = require_setting(run.recipe.data.problem_type)
     prediction_values = _prediction_values(run, label_probabilities)
     if problem == "regression":
         return f"{prediction_values[0]:.6g}", math.nan
@@ -554,7 +554,7 @@ def prediction_columns(run: Run) -> dict[str, type]:
     Args:
         run: trained run.
     """
-    return _prediction_columns(settled(run.recipe.data.problem_type), settled(run.label_names))
+    return _prediction_columns(require_setting(run.recipe.data.problem_type), require_setting(run.label_names))
 
 
 def label_rows(run: Run, column_texts: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:

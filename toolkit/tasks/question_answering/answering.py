@@ -10,7 +10,7 @@ import numpy as np
 
 from toolkit.data.batches import collate, trim_padding
 from toolkit.errors import UserError
-from toolkit.recipe.recipe import settled
+from toolkit.recipe.recipe import require_setting
 from toolkit.tasks.interface import LabeledRows
 from toolkit.tasks.question_answering.preparation import make_windows
 from toolkit.tasks.question_answering.squad import Example
@@ -88,7 +88,7 @@ def answers_of(run: Run, windows: Windows, advance: Callable[[int], None] = lamb
 
     from toolkit.tasks.question_answering import spans
 
-    batch_size = settled(run.recipe.train.eval_batch_size)
+    batch_size = require_setting(run.recipe.train.eval_batch_size)
     outputs, num_done = [], 0
     for start in range(0, len(windows), batch_size):
         stop = min(start + batch_size, len(windows))
@@ -126,7 +126,7 @@ def label_rows(run: Run, column_texts: Mapping[str, Sequence[str]], advance: Cal
     fitting_rows = [
         index
         for index, question in enumerate(column_texts["question"])
-        if has_room(question, run.tokenizer, data.max_length, settled(data.stride))
+        if has_room(question, run.tokenizer, data.max_length, require_setting(data.stride))
     ]
     examples = [
         Example(str(index), column_texts["context"][index], column_texts["question"][index], (), ())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolkit.recipe.recipe import settled
+from toolkit.recipe.recipe import require_setting
 from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering.squad import Example
 
@@ -47,12 +47,12 @@ def make_windows(
             examples,
             tokenizer,
             data.max_length,
-            settled(data.stride),
-            settled(data.max_answer_length),
+            require_setting(data.stride),
+            require_setting(data.max_answer_length),
             data.no_answer_threshold,
             split_name,
             length,
-            whole_words=settled(data.whole_words),
+            whole_words=require_setting(data.whole_words),
             uses_cache=uses_cache,
         )
     except QuestionTooLongError as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from models.port.tokenization import replace_surrogates
 from toolkit.errors import UserError
-from toolkit.recipe.recipe import settled
+from toolkit.recipe.recipe import require_setting
 from toolkit.tasks.question_answering import squad
 from toolkit.tasks.question_answering.squad import Example
 
@@ -70,9 +70,9 @@ def _place_answers(recipe: Recipe, examples: Sequence[Example], source: str) -> 
     """
     from toolkit.tasks.question_answering.placement import place_answers
 
-    placed_examples, note = place_answers(examples, settled(recipe.data.misplaced_answers), source)
+    placed_examples, note = place_answers(examples, require_setting(recipe.data.misplaced_answers), source)
     if note:
-        recipe.found.note(note)
+        recipe.findings.note(note)
     return placed_examples
 
 

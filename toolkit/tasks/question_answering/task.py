@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.recipe.recipe import settled
+from toolkit.recipe.recipe import require_setting
 from toolkit.tasks.interface import Baseline, Description, LabeledRows, PreparedData
 from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering.answering import show_answers
@@ -57,7 +57,7 @@ def check(recipe: Recipe) -> None:
         raise recipe.error("data.dataset", "plain text holds no questions; use json, as SQuAD's, or csv")
     if data.document is not None and data.dataset in CORPORA:
         raise recipe.error("data.document", f"{data.dataset} has no documents; remove it")
-    if settled(data.stride) >= data.max_length - 1:
+    if require_setting(data.stride) >= data.max_length - 1:
         message = f"windows of {data.max_length} tokens cannot overlap by {data.stride}; set at most a half"
         raise recipe.error("data.stride", message)
 

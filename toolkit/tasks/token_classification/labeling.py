@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.data.batches import collate, trim_padding
-from toolkit.recipe.recipe import settled
+from toolkit.recipe.recipe import require_setting
 from toolkit.tasks.interface import LabeledRows
 from toolkit.tasks.token_classification.rows import Span, words_of
 from toolkit.tasks.token_classification.tags import entities
@@ -69,10 +69,18 @@ def entities_of(
     """
     import paddle
 
-    data, batch_size = run.recipe.data, settled(run.recipe.train.eval_batch_size)
+    data, batch_size = run.recipe.data, require_setting(run.recipe.train.eval_batch_size)
     words = [words_of(text) for text in texts]
     windows = TaggedWindows(
-        texts, words, None, run.tokenizer, data.max_length, settled(data.stride), "", run.length, uses_cache=False
+        texts,
+        words,
+        None,
+        run.tokenizer,
+        data.max_length,
+        require_setting(data.stride),
+        "",
+        run.length,
+        uses_cache=False,
     )
     labels = np.zeros((len(windows), windows.length), np.int64)
     probabilities = np.zeros((len(windows), windows.length), np.float32)
@@ -89,7 +97,7 @@ def entities_of(
         finished_texts, _ = np.unique(windows.text_of[batch], return_counts=True)
         np.subtract.at(num_pending_windows, windows.text_of[batch], 1)
         advance(int(np.sum(num_pending_windows[finished_texts] == 0)))
-    names = settled(run.label_names)
+    names = require_setting(run.label_names)
     return [
         entity_records(text, words_of_text, [names[label] for label in labels_of_text], tag_probabilities)
         for text, words_of_text, labels_of_text, tag_probabilities in zip(
@@ -142,7 +150,7 @@ def predictions(
         dataset: evaluated data set.
         outputs: arrays of all batches as :func:`outputs` returns them, joined.
     """
-    names = settled(run.label_names)
+    names = require_setting(run.label_names)
     for number, (row, labels, tag_probabilities) in enumerate(zip(rows, *dataset.of_words(*outputs), strict=True), 1):
         text, words = row["text"], row["words"]
         predicted_records = entity_records(text, words, [names[label] for label in labels], tag_probabilities)

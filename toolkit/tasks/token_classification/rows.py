@@ -230,13 +230,13 @@ def _tag_split(recipe: Recipe, split_name: str, rows: datasets.Dataset) -> datas
             raise recipe.error("data.label", f"row {number} of the {split_name} split {error}") from None
     if moves := Counter(how for tagged_row in tagged_rows for how in tagged_row.moves):
         ways = "; ".join(f"{count} {how}" for how, count in moves.most_common())
-        recipe.found.note(
+        recipe.findings.note(
             f"{moves.total()} {split_name} entities are not where their offsets say and are found: {ways}"
         )
     if widened_entities := [entity for tagged_row in tagged_rows for entity in tagged_row.widened_entities]:
         entity_text, whole_text = widened_entities[0]
         count = f"{len(widened_entities)} {split_name} entities"
-        recipe.found.note(
+        recipe.findings.note(
             f"{count} begin or end inside a word, such as {entity_text!r} in {whole_text!r}, "
             "and are found with the whole word"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.recipe.recipe import settled
+from toolkit.recipe.recipe import require_setting
 from toolkit.tasks.classification.task import control_codes as control_codes
 from toolkit.tasks.classification.task import num_loss_terms as num_loss_terms
 from toolkit.tasks.classification.task import texts as texts
@@ -53,7 +53,7 @@ def check(recipe: Recipe) -> None:
     data = recipe.data
     if len(data.label_columns) > 1:
         raise recipe.error("data.label", "several columns are for task classification; name the one of the entities")
-    if settled(data.stride) >= data.max_length:
+    if require_setting(data.stride) >= data.max_length:
         message = f"windows of {data.max_length} tokens cannot overlap by {data.stride}; set at most a half"
         raise recipe.error("data.stride", message)
 
@@ -83,7 +83,7 @@ def prepare(
             [[ids[tag] for tag in tags_of_text] for tags_of_text in rows["tags"]],
             tokenizer,
             data.max_length,
-            settled(data.stride),
+            require_setting(data.stride),
             name,
             length,
             label_names=names,

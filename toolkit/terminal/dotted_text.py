@@ -14,7 +14,7 @@ from rich.text import Text
 PIECE = re.compile(r"[^\s.]*\.|[^\s.]+\s*|\s+")
 
 
-class Dotted:
+class DottedText:
     """A text that wraps after its dots and blanks in a column that is too narrow for it."""
 
     def __init__(self, text: str) -> None:
