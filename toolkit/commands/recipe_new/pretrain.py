@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.commands.recipe_new import choose
 from toolkit.commands.recipe_new.columns import find_text_columns, spread_indices
-from toolkit.commands.recipe_new.folders import format_files
 from toolkit.commands.recipe_new.look import DataFiles, inspect_data, make_control_code
-from toolkit.commands.recipe_new.write import Line
 from toolkit.errors import UserError
 from toolkit.tasks.language_modeling.documents import DOCUMENT_LENGTH
 
@@ -39,18 +37,6 @@ class UnlabeledTexts:
     def corpus(self) -> tuple[Sequence[str], int]:
         """The sample and the total bytes, the argument `corpus` of :func:`.choose.choose_tokens`."""
         return self.texts, self.size
-
-    def source(self, write: Callable[[Path], str]) -> list[Line]:
-        """Return the lines of the data section that name files of plain text.
-
-        Args:
-            write: function that formats a path for the recipe.
-        """
-        sources: list[Line] = [
-            (name, format_files(paths, write), f"{len(paths):,} file{'s' * (len(paths) > 1)}")
-            for name, paths in self.data_files.files.items()
-        ]
-        return [("dataset", "text", "plain text"), ("sources", sources, "")]
 
 
 def inspect_unlabeled_texts(

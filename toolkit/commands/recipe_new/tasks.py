@@ -1,4 +1,4 @@
-"""Draft the recipe of each task for inspected data."""
+"""Draft the recipe of each task for inspected data: choose its values, and render the template of the task."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from toolkit.commands.recipe_new.folders import format_files
 from toolkit.commands.recipe_new.look import DataFiles, read_split_rows
 from toolkit.commands.recipe_new.pretrain import UnlabeledTexts
 from toolkit.commands.recipe_new.target import Target, build_separated_target
-from toolkit.commands.recipe_new.write import Line, format_section, format_training
+from toolkit.commands.recipe_new.write import align_comments, format_scalar
 from toolkit.errors import UserError
-from toolkit.files.json_rows import SPLIT_COLUMN
 from toolkit.files.nested_columns import flatten_columns, list_innermost_columns
+from toolkit.pages.elements import render_page
 from toolkit.recipe.keys import PROBLEM_METRICS
 from toolkit.tasks.classification.pairs import SEPARATOR as PAIR_SEPARATOR
 from toolkit.tasks.question_answering.squad import OTHER_KEYS
@@ -39,12 +39,7 @@ from toolkit.tasks.token_classification.tags import entities
 PathWriter = Callable[[Path], str]
 #: Numbers to predict beyond this are noted in the recipe, because they are not scaled in training.
 LARGE_NUMBER = 100
-#: ``data.problem_type`` -> description of the prediction, and noun for the values of the column.
-TARGET_DESCRIPTIONS = {
-    "single_label": "one label per text",
-    "multi_label": "several labels per text, or none",
-    "regression": "a number for each text",
-}
+#: ``data.problem_type`` -> noun for the values of the column.
 LABEL_NOUNS = {"single_label": "labels", "multi_label": "labels", "regression": "numbers"}
 #: A label is noted as rare if another is over this many times as frequent.
 UNEVEN_FACTOR = 10
@@ -142,32 +137,11 @@ def draft_classification(
     num_kept = round(len(rows) * (1 - (share or 0)) * windows)
     max_epochs = min(20, choose.choose_epochs(len(target.counts), num_kept, length))
     steps = choose.choose_steps(num_kept, length, choose.LABEL_BUDGET, max_epochs)
-    data: list[Line] = [
-        *(
-            _format_folders(data_files, write)
-            if data_files.classes
-            else [
-                *_format_files(data_files, write),
-                *_format_columns(columns, target, dropped_labels, drops_texts=drops_texts),
-            ]
-        ),
-        (
-            "max_length",
-            length,
-            f"tokens; shorter texts are padded, longer ones {'in windows' if is_long else 'cut'}"
-            f"{_format_cut_share(cut_share)}",
-        ),
-        *(
-            [("long_texts", "windows", "each has its text's label, and their logits are averaged; or cut")]
-            if is_long
-            else []
-        ),
-        *_format_share(share, ", the same share of each label" * one_each),
-    ]
-    best, *others = PROBLEM_METRICS[target.problem]
-    rate = 1e-3 if steps.batch_size < 16 else 1.5e-3
-    task = _format_head("classification", TARGET_DESCRIPTIONS[target.problem])
-    train = format_training(steps, rate, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}")
+    values = {
+        "texts": columns.texts, "target": target, "dropped_labels": dropped_labels, "drops_texts": drops_texts,
+        "is_long": is_long, "cut_share": cut_share, "share": share, "steps": steps,
+        "metrics": PROBLEM_METRICS[target.problem],
+    }  # fmt: skip
     model = _Sizes(name, "sequence_classification", length, round(len(rows) * windows), tokens.pieces)
     unused = f"; not used: {', '.join(columns.others)}" if columns.others else ""
     script = choose.describe_script(texts)
@@ -182,7 +156,7 @@ def draft_classification(
         _describe_lengths(tokens, length, cut_share, "read in windows" if is_long else "cut"),
         *_describe_validation(data_files, share),
     ]
-    return _build_draft(task, model, data, train, assumptions, steps.seconds, texts_alone, write)
+    return _build_draft("classification", model, data_files, write, values, assumptions, texts_alone)
 
 
 def _drop_unlabeled_splits(data_files: DataFiles, target: Target) -> None:
@@ -251,39 +225,6 @@ def _others_lack_texts(data_files: DataFiles, texts: Sequence[str]) -> bool:
     return False
 
 
-def _format_columns(
-    text_columns: Columns, target: Target, dropped_labels: list[str] | str | None, *, drops_texts: bool
-) -> list[Line]:
-    """Return the lines of the recipe about the columns of a classification task.
-
-    Args:
-        text_columns: columns of the texts.
-        target: columns of the labels, and the facts about them.
-        dropped_labels: words that mean a missing label, whose rows are left out; None if no rows are.
-        drops_texts: whether rows without a text are left out.
-    """
-    two, several = len(text_columns.texts) > 1, len(target.columns) > 1
-    number = "" if target.problem == "regression" else f", of which there are {len(target.counts):,}"
-    lines: list[Line] = [
-        ("text", text_columns.texts if two else text_columns.texts[0],
-         "the columns of the texts, read as one" if two else "the column of the texts"),
-        ("label", target.columns if several else target.columns[0],
-         "a column of 0 and 1 for each label" if several
-         else f"the column of the {LABEL_NOUNS[target.problem]}{number}"),
-    ]  # fmt: skip
-    if target.problem != "single_label":
-        lines.append(("problem_type", target.problem, f"{TARGET_DESCRIPTIONS[target.problem]}; or single_label"))
-    if target.separator:
-        lines.append(("label_separator", target.separator, "what parts the labels of a text"))
-    if drops_texts:
-        lines.append(("missing_texts", "drop", "rows without a text are left out; or refuse"))
-    if dropped_labels:
-        lines.append(
-            ("missing_labels", dropped_labels, "rows without a label, or with this word for none, are left out")
-        )
-    return lines
-
-
 def draft_question_answering(
     data_files: DataFiles, source_name: str, write: PathWriter, texts_alone: UnlabeledTexts | None = None
 ) -> Draft:
@@ -319,20 +260,7 @@ def draft_question_answering(
         raise UserError(f"{source_name}: all questions are about one text; to hold some out, two or more are needed")
     share = None if data_files.has("validation") else choose.choose_held_out_share([contexts])
     steps = choose.choose_steps(round(windows), length, max_epochs=10)
-    data: list[Line] = [
-        *_format_files(data_files, write),
-        *((key, column, f"the column of the {key.rstrip('s')}s") for key, column in (columns_by_role or {}).items()),
-        ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
-        ("stride", length // 4, "tokens that neighboring windows of a long text share"),
-        (
-            "misplaced_answers",
-            "find",
-            "if answer_start is wrong or missing: find the answer in its text, drop it, or refuse",
-        ),
-        *_format_share(share),
-    ]
-    task = _format_head("question_answering", "the span of a text that answers a question")
-    train = format_training(steps, 2e-3, "f1", "f1, exact_match or loss")
+    values = {"columns": columns_by_role or {}, "share": share, "steps": steps}
     model = _Sizes(name, "question_answering", length, len(pairs), tokens.pieces)
     others = (
         [name for name in data_files.rows.column_names if name not in (columns_by_role or {}).values()]
@@ -355,7 +283,7 @@ def draft_question_answering(
         *([f"{blank:,} questions have no answer"] if blank else []),
         "new weights learn to answer from tens of thousands of questions; with fewer, expect little",
     ]
-    return _build_draft(task, model, data, train, assumptions, steps.seconds, texts_alone, write)
+    return _build_draft("question_answering", model, data_files, write, values, assumptions, texts_alone)
 
 
 def draft_token_classification(
@@ -381,19 +309,7 @@ def draft_token_classification(
     windows = round(float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(rows))
     share = None if data_files.has("validation") else choose.choose_held_out_share([len(rows)])
     steps = choose.choose_steps(windows, length, max_epochs=TAG_PASSES)
-    column_lines: list[Line] = [
-        ("text", columns[0], "the column of the texts, or tokens"),
-        ("label", columns[1], "the column of entities, or tags"),
-    ]
-    data: list[Line] = [
-        *_format_files(data_files, write),
-        *([] if data_files.tagged else column_lines),
-        ("max_length", length, "tokens of a window"),
-        ("stride", length // 4, "tokens that neighboring windows of a long text share"),
-        *_format_share(share),
-    ]
-    train = format_training(steps, 1.5e-3, "f1", "f1, precision, recall, accuracy or loss")
-    train = f"{train}  token_dropout: 0.1            # share of the tokens replaced in training\n"
+    values = {"columns": columns, "share": share, "steps": steps}
     counts = Counter(kind for one in rows for _, _, kind in entities(one.tags))
     listed_kinds = ", ".join(f"{kind} {count:,}" for kind, count in counts.most_common(8)) + ", ..." * (len(counts) > 8)
     others = [column for column in table.column_names if column not in columns]
@@ -405,8 +321,7 @@ def draft_token_classification(
         *_describe_validation(data_files, share),
     ]
     model = _Sizes(name, "token_classification", length, len(rows), tokens.pieces)
-    task = _format_head("token_classification", "the entities of a text, such as persons and places")
-    return _build_draft(task, model, data, train, assumptions, steps.seconds, texts_alone, write)
+    return _build_draft("token_classification", model, data_files, write, values, assumptions, texts_alone)
 
 
 def draft_language_modeling(data_files: DataFiles, source_name: str, write: PathWriter) -> Draft:
@@ -422,35 +337,18 @@ def draft_language_modeling(data_files: DataFiles, source_name: str, write: Path
     encoding = data_files.encoding or "utf-8"
     texts = [text for files in data_files.files.values() for text in choose.read_beginnings(files, encoding)]
     steps = choose.choose_steps(max(1, size // 4 // 128), 128, budget=choose.TEXT_BUDGET, max_epochs=12)
-    sources: list[Line] = [
-        (code, [write(path) for path in files] if len(files) > 1 else write(files[0]), f"{_format_bytes(sizes[code])}")
+    sources = {
+        code: [write(path) for path in files] if len(files) > 1 else write(files[0])
         for code, files in data_files.files.items()
-    ]
-    data: list[Line] = [
-        ("dataset", "text", "plain text"),
-        ("sources", sources, ""),
-        *_format_encoding(data_files),
-        ("max_length", 128, "tokens of a block, the control code included"),
-        ("validation_fraction", 0.1, "share of each code's text, to choose the best checkpoint by"),
-        ("test_fraction", 0.1, "... for the final score"),
-    ]
+    }
     name = _find_drafted_family("causal_lm")
     vocab_size = choose.choose_word_pieces(
         size, texts, partial(_find_tokenizer_trainer(name, "bpe"), control_codes=list(data_files.files))
     )
-    pieces: list[Line] = [
-        ("kind", "bpe", f"{families.family(name).title}'s word pieces"),
-        ("vocab_size", vocab_size, "number of pieces to train on this recipe's text"),
-    ]
-    body = (
-        _format_head("language_modeling", "the next token, after a control code that says where the text is from")
-        + _format_model(_Sizes(name, "causal_lm", 128, 0, None))
-        + format_section("tokenizer", pieces)
-        + "\n"
-        + format_section("data", data)
-        + "\n"
-        + format_training(steps, 5e-3, "perplexity", "perplexity or loss", decay=0.1)
-    )
+    sizes_in_words = {code: _format_bytes(size) for code, size in sizes.items()}
+    values = {"sources": sources, "sizes": sizes_in_words, "share": None, "steps": steps}
+    model = _Sizes(name, "causal_lm", 128, 0, vocab_size)
+    body = _render_recipe("language_modeling", model, data_files, write, values)
     assumptions = [
         f"{_format_bytes(size)} of text ({choose.describe_script(texts)}), under the control "
         f"code{'s' * (len(sizes) > 1)} {', '.join(sizes)}",
@@ -460,12 +358,6 @@ def draft_language_modeling(data_files: DataFiles, source_name: str, write: Path
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------
-
-
-def _format_head(task: str, comment: str) -> str:
-    """Return the first lines of a recipe: the task with a comment, and the seed."""
-    seed = "seed: 42                        # seeds new weights, held-out rows, the order of the examples, dropout\n"
-    return f"{f'task: {task}'.ljust(31)} # {comment}\n{seed}\n"
 
 
 def _find_drafted_family(head: str) -> str:
@@ -480,7 +372,15 @@ def _find_tokenizer_trainer(name: str, kind: str = "sentencepiece") -> Callable[
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What decides a model's sizes: its family and head, the length and number of its texts, the pieces of words."""
+    """Facts that determine the sizes of a model.
+
+    Attributes:
+        family: name of the model family.
+        head: head of the model, such as ``sequence_classification``.
+        length: length of a text in tokens.
+        rows: number of texts.
+        pieces: number of word pieces; None for a byte tokenizer.
+    """
 
     family: str
     head: str
@@ -488,7 +388,7 @@ class _Sizes:
     rows: int
     pieces: int | None
 
-    def config(self) -> list[Line]:
+    def config(self) -> list[tuple[str, Any, str]]:
         """Return the lines of the recipe about the model's configuration."""
         return families.part(self.family, "draft").config_lines(self.head, self.length, self.rows)
 
@@ -496,45 +396,39 @@ class _Sizes:
 def _build_draft(
     task: str,
     sizes: _Sizes,
-    data_lines: Sequence[Line],
-    train_section: str,
-    assumptions: list[str],
-    seconds: float,
-    texts_alone: UnlabeledTexts | None,
+    data_files: DataFiles,
     write: PathWriter,
+    values: dict[str, Any],
+    assumptions: list[str],
+    texts_alone: UnlabeledTexts | None,
 ) -> Draft:
-    """Combine the sections of a recipe; with unlabeled texts, also draft the recipes for and after pretraining.
+    """Render a recipe; with unlabeled texts, also draft the recipes for and after pretraining.
 
     Args:
-        task: first lines of the recipe, with the task.
+        task: name of the task.
         sizes: sizes of the model.
-        data_lines: lines of the section ``data``.
-        train_section: text of the section ``train``.
-        assumptions: notes on choices that the user should check.
-        seconds: estimated duration of the training.
-        texts_alone: unlabeled texts for pretraining; None without pretraining.
+        data_files: facts about the files.
         write: function that formats a path for the recipe.
+        values: values of the task's template.
+        assumptions: notes on choices that the user should check.
+        texts_alone: unlabeled texts for pretraining; None without pretraining.
     """
-    rest = format_section("data", data_lines) + "\n" + train_section
+    seconds = values["steps"].seconds
     if texts_alone is None:
-        return Draft(task + _format_model(sizes) + _format_tokenizer(sizes.pieces) + rest, assumptions, seconds)
+        return Draft(_render_recipe(task, sizes, data_files, write, values), assumptions, seconds)
     # Few labeled texts may not give the pieces, and to be checked they need none.
-    draft = Draft(task + _format_model(sizes) + _format_tokenizer(None) + rest, assumptions, seconds)
+    draft = Draft(_render_recipe(task, replace(sizes, pieces=None), data_files, write, values), assumptions, seconds)
     dropout = [line for line in sizes.config() if line[0].endswith("_prob")]
-    tokenizer = format_section("tokenizer", [("kind", "checkpoint", "that of model.weights")])
-    draft.pretrained = task + _format_model(sizes, texts_alone.weights, dropout) + tokenizer + "\n" + rest
+    changed_values = {**values, "weights": texts_alone.weights, "config": dropout}
+    draft.pretrained = _render_recipe(task, sizes, data_files, write, changed_values)
     blocks = _count_blocks(texts_alone, sizes)
     steps = choose.choose_steps(blocks, sizes.length, choose.PRETRAIN_BUDGET, choose.PRETRAIN_PASSES)
+    has_validation = texts_alone.data_files.has("validation")
+    share = None if has_validation else choose.choose_held_out_share([texts_alone.documents])
+    pretraining_values = {"column": texts_alone.column, "share": share, "steps": steps}
     model = replace(sizes, rows=max(blocks, choose.MANY_ROWS))
-    draft.pretraining = (
-        _format_head(
-            "masked_language_modeling", "tokens that are masked, from those on both sides; no labels are needed"
-        )
-        + _format_model(model)
-        + _format_tokenizer(sizes.pieces)
-        + format_section("data", _format_unlabeled_data(texts_alone, sizes.length, write))
-        + "\n"
-        + format_training(steps, 1e-3 if steps.batch_size < 16 else 2e-3, "perplexity", "perplexity, accuracy or loss")
+    draft.pretraining = _render_recipe(
+        "masked_language_modeling", model, texts_alone.data_files, write, pretraining_values
     )
     draft.seconds += steps.seconds
     assumptions.append(
@@ -542,6 +436,29 @@ def _build_draft(
         "small a model may gain nothing by it: compare it with one from new weights"
     )
     return draft
+
+
+def _render_recipe(
+    task: str, sizes: _Sizes, data_files: DataFiles, write: PathWriter, values: Mapping[str, Any]
+) -> str:
+    """Return the text of a recipe from the template of its task, ``TASK.yaml.jinja``.
+
+    Args:
+        task: name of the task.
+        sizes: sizes of the model.
+        data_files: facts about the files.
+        write: function that formats a path for the recipe.
+        values: values of the task's template; ``weights`` and ``config`` replace new weights and their configuration.
+    """
+    family = families.family(sizes.family)
+    common_values = {
+        "task": task, "data_files": data_files, "scalar": format_scalar, "family": sizes.family,
+        "files": lambda paths: format_scalar(format_files(paths, write)), "family_title": family.title,
+        "config_class": family.config_class, "weights": None, "config": sizes.config(), "pieces": sizes.pieces,
+        "length": sizes.length,
+    }  # fmt: skip
+    recipe = render_page(f"commands/recipe_new/{task}.yaml.jinja", **{**common_values, **values})
+    return align_comments(recipe)
 
 
 def _count_blocks(unlabeled_texts: UnlabeledTexts, sizes: _Sizes) -> int:
@@ -555,150 +472,10 @@ def _count_blocks(unlabeled_texts: UnlabeledTexts, sizes: _Sizes) -> int:
     return max(unlabeled_texts.documents, round(tokens / sizes.length))
 
 
-def _format_unlabeled_data(unlabeled_texts: UnlabeledTexts, length: int, write: PathWriter) -> list[Line]:
-    """Return the lines of a pretraining recipe's section ``data``.
-
-    Args:
-        unlabeled_texts: facts about the texts.
-        length: length of a block, in tokens.
-        write: function that formats a path for the recipe.
-    """
-    files = unlabeled_texts.data_files
-    share = None if files.has("validation") else choose.choose_held_out_share([unlabeled_texts.documents])
-    source_lines = (
-        _format_files(files, write)
-        if unlabeled_texts.column
-        else [*unlabeled_texts.source(write), *_format_encoding(files)]
-    )
-    return [
-        *source_lines,
-        *(
-            [("text", unlabeled_texts.column, "the column of the texts; no other is used")]
-            if unlabeled_texts.column
-            else []
-        ),
-        ("max_length", length, "tokens of a block, as in the recipe with labels"),
-        ("mask_fraction", 0.15, "share of the tokens that are to be predicted"),
-        ("whole_words", False, "whether whole words are masked"),
-        *_format_share(share),
-    ]
-
-
-def _format_model(sizes: _Sizes, pretrained_weights: str | None = None, changed_keys: Sequence[Line] = ()) -> str:
-    """Format the model section: new weights, or those of a pretrained model, some of whose keys are changed."""
-    name = sizes.family
-    origin = "new weights; or a Hugging Face folder or hub id to start from"
-    lines: list[Line] = [
-        ("name", name, f"the port in models/{name}"),
-        ("weights", pretrained_weights, "the pretrained model; the head is new" if pretrained_weights else origin),
-        ("config", list(changed_keys) if pretrained_weights else sizes.config(), ""),
-    ]
-    keys_of = families.family(name).config_class
-    comment = f"    # keys of transformers.{keys_of}; other keys follow from the length, or have their defaults\n"
-    return format_section("model", lines).replace("  config:\n", f"  config:\n{comment}", 1) + "\n"
-
-
-def _format_tokenizer(pieces: int | None) -> str:
-    """Return the section of the recipe about the tokenizer.
-
-    Args:
-        pieces: size of a SentencePiece vocabulary; None for a byte tokenizer.
-    """
-    if pieces is None:
-        lines: list[Line] = [("kind", "bytes", "UTF-8 bytes: there is little text; or sentencepiece, with vocab_size")]
-    else:
-        lines = [
-            ("kind", "sentencepiece", "pieces of words; or bytes"),
-            ("vocab_size", pieces, "number of pieces to train on this recipe's text"),
-        ]
-    return format_section("tokenizer", lines) + "\n"
-
-
-def _format_files(data_files: DataFiles, write: PathWriter) -> list[Line]:
-    """Return the lines of the recipe about the data files and their layout.
-
-    Args:
-        data_files: facts about the files.
-        write: function that formats a path for the recipe.
-    """
-    what = {"train": "to train on", "validation": "to choose the best checkpoint by", "test": "for the final figure"}
-    files: list[Line] = [
-        (split_name, format_files(paths, write), what[split_name]) for split_name, paths in data_files.files.items()
-    ]
-    null_meaning = "column1, column2" if data_files.kind == "json" else "the first row is the header"
-    layout: list[Line] = [
-        ("delimiter", data_files.delimiter, "what parts the columns"),
-        ("quote", data_files.quote, "what stands round a text; or none"),
-        ("columns", data_files.columns, f"their names, since no header has them; null: {null_meaning}"),
-    ]
-    kinds = {"json": "rows, a line each; or SQuAD's nested file", "text": "CoNLL: a token and its tag on a line"}
-    return [
-        ("dataset", data_files.kind, kinds.get(data_files.kind, "a table")),
-        ("files", files, ""),
-        *(line for line in layout if line[1] is not None),
-        *(_format_splits(data_files.splits) if data_files.splits else ()),
-        *_format_encoding(data_files),
-    ]
-
-
-def _format_splits(names_by_split: Mapping[str, str]) -> list[Line]:
-    """The column that divides the rows of one file."""
-    return [
-        ("split_column", SPLIT_COLUMN, "the column that says of which split a row is"),
-        ("splits", dict(names_by_split), "what it says there"),
-    ]
-
-
-def _format_folders(data_files: DataFiles, write: PathWriter) -> list[Line]:
-    """Return the lines of the recipe about folders of texts, one folder for each label, in each split.
-
-    Args:
-        data_files: facts about the files.
-        write: function that formats a path for the recipe.
-    """
-    sources = {
-        "sources": data_files.files,
-        **{f"{split_name}_sources": labels for split_name, labels in data_files.held_out.items()},
-    }
-    lines: list[Line] = [("dataset", "text", "each file is a text")]
-    for key, labels in sources.items():
-        texts: list[Line] = [
-            (label, format_files(paths, write), f"{len(paths):,} texts") for label, paths in labels.items()
-        ]
-        lines.append((key, texts, ""))
-    return [*lines, *_format_encoding(data_files)]
-
-
-def _format_encoding(data_files: DataFiles) -> list[Line]:
-    """Return the line of the recipe about the encoding; empty for UTF-8.
-
-    Args:
-        data_files: facts about the files.
-    """
-    return [("encoding", data_files.encoding, "of the files; null: UTF-8")] if data_files.encoding else []
-
-
-def _format_share(share: float | None, how: str = "") -> list[Line]:
-    """Return the line of the recipe about the share of held-out validation rows; empty if none are held out.
-
-    Args:
-        share: share of the training rows; None if none are held out.
-        how: further words of the comment.
-    """
-    if share is None:
-        return []
-    return [("validation_fraction", share, f"held out of train, to choose the best checkpoint by{how}")]
-
-
 def _sample_texts(rows: Any, column: str) -> list[str]:
     """Return the texts of a column at rows that are spread over the whole table."""
     values = rows.select(spread_indices(len(rows))).select_columns([column])[:][column]
     return [str(value or "") for value in values]
-
-
-def _format_cut_share(share: float) -> str:
-    """Return the share of texts that are cut, in parentheses; empty for less than half a percent."""
-    return f" ({share:.0%} of these)" if share >= 0.005 else ""
 
 
 def _format_bytes(size: int) -> str:

@@ -1,38 +1,30 @@
-"""The text of a new recipe: a comment on every line, as in the recipes that ship."""
+"""Format the values and align the comments of a new recipe, which comes from a template."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from toolkit.commands.recipe_new.choose import Steps
-from toolkit.terminal.escape import one_line
 
 #: Text that every YAML parser reads as a string without quotes.
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./-]*( [\w./-]+)*", re.ASCII)
 YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 #: Column at which comments begin after short settings.
 COMMENT_COLUMN = 32
-
-Line = tuple[str, Any, str]
-
-
-def format_section(name: str, lines: Iterable[Line], indent: int = 2) -> str:
-    """Format a mapping: its key, then lines of (key, value, comment); a value may be such lines."""
-    text = f"{' ' * (indent - 2)}{format_scalar(name)}:\n"
-    for key, value, comment in lines:
-        if isinstance(value, list) and value and isinstance(value[0], tuple):
-            text += format_section(key, value, indent + 2)
-        else:
-            text += format_line(f"{' ' * indent}{format_scalar(key)}: {format_scalar(value)}", comment)
-    return text
+#: A line with a setting and a comment. A ``#`` in quotes begins no comment.
+COMMENTED_SETTING = re.compile(r'^(?! *#)((?:[^"#\n]|"(?:[^"\\\n]|\\.)*")+?) +# ?(.*)$', re.MULTILINE)
 
 
-def format_line(setting: str, comment: str) -> str:
-    """Format a line with its comment."""
-    return f"{setting.ljust(COMMENT_COLUMN - 1)} # {one_line(comment)}\n" if comment else f"{setting}\n"
+def align_comments(recipe: str) -> str:
+    """Return a recipe whose comments after settings begin at :data:`COMMENT_COLUMN`; an empty comment is removed."""
+    return COMMENTED_SETTING.sub(_align_comment, recipe)
+
+
+def _align_comment(match: re.Match[str]) -> str:
+    """Return the line of a setting with its comment at :data:`COMMENT_COLUMN`."""
+    setting, comment = match.groups()
+    return f"{setting.ljust(COMMENT_COLUMN - 1)} # {comment}" if comment else setting
 
 
 def format_scalar(value: Any) -> str:
@@ -57,30 +49,3 @@ def quote_text(text: str) -> str:
         json_escapes_it = letter.isprintable() or letter < " "
         letters.append(json.dumps(letter, ensure_ascii=False)[1:-1] if json_escapes_it else f"\\U{ord(letter):08x}")
     return f'"{"".join(letters)}"'
-
-
-def format_training(steps: Steps, learning_rate: float, save_best: str, metric_list: str, decay: float = 0.01) -> str:
-    """Format the train section of a recipe.
-
-    Args:
-        steps: batch size and number of passes or steps.
-        learning_rate: peak of the learning rate.
-        save_best: metric that selects the checkpoint.
-        metric_list: all possible metrics in words, for the comment.
-        decay: weight decay.
-    """
-    lines: list[Line] = [
-        ("epochs", steps.epochs, "passes over the training split; or set max_steps"),
-        ("max_steps", steps.max_steps, "optimizer steps"),
-        ("batch_size", steps.batch_size, "examples per step"),
-        ("eval_batch_size", 32, "examples per evaluation step"),
-        ("learning_rate", learning_rate, "peak"),
-        ("lr_scheduler", "linear", "from the peak to 0; or cosine, constant"),
-        ("warmup_ratio", 0.1, "share of the steps for warm-up"),
-        ("weight_decay", decay, "decoupled (AdamW), not on biases and LayerNorm"),
-        ("eval_steps", steps.eval_steps, "steps between evaluations; null: after each epoch"),
-        ("early_stopping_patience", 3, "stop after this many evaluations without improvement; null: never"),
-        ("save_best", save_best, f"selects the checkpoint to keep: {metric_list} on validation"),
-        ("baseline", True, "also measure simple methods on the same splits"),
-    ]
-    return format_section("train", lines)
