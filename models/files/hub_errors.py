@@ -10,7 +10,7 @@ import errno
 import http.client
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -85,6 +85,7 @@ class HubRequest(NamedTuple):
 
 def explain_error(error: BaseException, request: HubRequest) -> HubError | None:
     """Return the error of one line for an exception of the hub client; None if it has another cause."""
+    import requests
     from huggingface_hub.errors import HFValidationError
 
     causes = list(_cause_chain(error))
@@ -93,38 +94,35 @@ def explain_error(error: BaseException, request: HubRequest) -> HubError | None:
     if any(isinstance(cause, HFValidationError) for cause in causes):
         hint = "; its revision is given apart" if "@" in request.id else ""
         return HubError("name", f"{request.id} is neither a folder nor the name of a hub repository (owner/name){hint}")
-    for cause in causes:
-        response = getattr(cause, "response", None)
-        if response is not None and hasattr(response, "status_code"):
-            return _response_error(response, request)
+    if refusal := _find_refusal(causes):
+        return _refusal_error(refusal, request)
     if interruption := _interruption_error(causes, request):
         return interruption
-    return offline_error(request) if _is_offline(causes) else None
+    # OfflineModeIsEnabled is a ConnectionError, and LocalEntryNotFoundError is a RequestException.
+    is_offline = any(isinstance(cause, requests.RequestException | ConnectionError) for cause in causes)
+    return offline_error(request) if is_offline else None
 
 
 def explain_push_error(error: BaseException, request: HubRequest) -> HubError | None:
     """Return the error of one line for an exception during a push; None if the hub is not the cause."""
-    from huggingface_hub.errors import LocalTokenNotFoundError
+    from huggingface_hub.errors import LocalTokenNotFoundError, RepositoryNotFoundError
 
     causes = list(_cause_chain(error))
     if any(isinstance(cause, LocalTokenNotFoundError) for cause in causes):
         return _login_error(request)
-    responses = (getattr(cause, "response", None) for cause in causes)
-    response = next((response for response in responses if response is not None), None)
-    if response is None:
+    if (refusal := _find_refusal(causes)) is None:
         hub_error = explain_error(error, request)
         if hub_error is None or hub_error.reason not in ("offline", "interrupted"):
             return hub_error
         return HubError("offline", f"cannot push to {request.id}: {_connection_remedy()}, and {AGAIN}")
-    status, code = response.status_code, response.headers.get("X-Error-Code")
-    answer = " ".join((response.headers.get("X-Error-Message") or "").split())
+    status, answer = refusal.response.status_code, refusal.response.headers.get("X-Error-Message", "")
     if status == 401 and not is_logged_in():
         return _login_error(request)
     if status == 401:
         return HubError(
             "token", f"cannot push to {request.id}: the hub does not know this token; log in again: {LOGIN}"
         )
-    if status == 403 or (status == 404 and code == "RepoNotFound"):
+    if status == 403 or isinstance(refusal, RepositoryNotFoundError):
         owner = request.id.partition("/")[0]
         reason = f"this token may not write there ({answer or 'no rights'})"
         remedy = f"use a token with write access, of an account that is {owner} or may write there"
@@ -167,30 +165,45 @@ def _cause_chain(error: BaseException | None) -> Iterator[BaseException]:
 # -- the hub has answered -------------------------------------------------------------------------------------------
 
 
-def _response_error(response: Any, request: HubRequest) -> HubError:
-    """Return the error for a response of the hub that is not a success."""
-    status, code = response.status_code, response.headers.get("X-Error-Code")
-    answer = " ".join((response.headers.get("X-Error-Message") or "").split())
-    if request.file is None and (match := re.search(r"/resolve/[^/]+/([^?]+)", response.url or "")):
+def _find_refusal(causes: Iterable[BaseException]) -> Any:
+    """Return the first ``requests.HTTPError`` with a response of the hub; None without a response.
+
+    Args:
+        causes: exceptions of the request, from the last to the first.
+    """
+    import requests
+
+    refusals = (cause for cause in causes if isinstance(cause, requests.HTTPError) and cause.response is not None)
+    return next(refusals, None)
+
+
+def _refusal_error(refusal: Any, request: HubRequest) -> HubError:
+    """Return the error for a response of the hub that is not a success.
+
+    The client has an exception class for most of them. If it gives up its retries, it raises a plain HTTPError.
+    """
+    from huggingface_hub import errors
+
+    status, answer = refusal.response.status_code, refusal.response.headers.get("X-Error-Message", "")
+    if request.file is None and (match := re.search(r"/resolve/[^/]+/([^?]+)", refusal.response.url or "")):
         request = request._replace(file=unquote(match.group(1)))
-    if code == "GatedRepo":
+    if isinstance(refusal, errors.GatedRepoError):
         return _gated_error(request)
     if answer.startswith("Invalid credentials"):
         reason = "the hub does not know the token that was sent with it: it is wrong or has expired"
         return HubError(
             "token", f"cannot read {request.place}: {reason}; log in again (hf auth login), or change HF_TOKEN"
         )
-    if code == "RevisionNotFound":
+    if isinstance(refusal, errors.RevisionNotFoundError):
         revision = request.revision or "main"
         return HubError("revision", f"{request.repository} has no revision {revision}{_list_revisions(request)}")
-    if code == "EntryNotFound":
+    if isinstance(refusal, errors.EntryNotFoundError):
         return missing_file_error(request)
-    if status == 401 or (status == 404 and code in (None, "RepoNotFound")):
+    if isinstance(refusal, errors.RepositoryNotFoundError) or status in (401, 404):
         return _missing_repository_error(request)
-    if status == 403:
-        reason = answer or response.reason
-        return HubError("private", f"cannot read {request.place}: the hub forbids it: {reason}; see {request.page}")
     reason = answer or http.client.responses.get(status, "")
+    if status == 403:
+        return HubError("private", f"cannot read {request.place}: the hub forbids it: {reason}; see {request.page}")
     return HubError("hub", f"cannot read {request.file_place}: the hub answers {status} ({reason}); {AGAIN} later")
 
 
@@ -280,19 +293,6 @@ def similar_names(id: str, kind: str) -> list[str]:
 # -- the hub has not answered, or not to the end --------------------------------------------------------------------
 
 
-def _is_offline(causes: list[BaseException]) -> bool:
-    """Return whether any of the exceptions means that the hub was not reached.
-
-    Args:
-        causes: exceptions of the download, from the last to the first.
-    """
-    import requests
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    kinds = (LocalEntryNotFoundError, OfflineModeIsEnabled, requests.RequestException, ConnectionError)
-    return any(isinstance(cause, kinds) for cause in causes)
-
-
 def offline_error(request: HubRequest) -> HubError:
     """Return the error for a file that is not in the cache if the hub cannot be reached.
 
@@ -320,16 +320,16 @@ def _interruption_error(causes: list[BaseException], request: HubRequest) -> Hub
         request: request to the hub that failed.
     """
     import requests
+    from urllib3.exceptions import ReadTimeoutError
 
-    texts = [str(cause) for cause in causes]
-    if any(text.startswith("Consistency check failed") for text in texts):
+    if any(str(cause).startswith("Consistency check failed") for cause in causes):
         return HubError(
             "corrupt",
             f"{request.file_place} came with another size than the hub announced; what came was removed: {AGAIN} to "
             "fetch it",
         )
     # A connection that was never established raises other errors: ConnectTimeout, or ConnectionError by MaxRetryError.
-    has_stalled = any("Read timed out" in text for text in texts)
+    has_stalled = any(isinstance(cause, ReadTimeoutError) for cause in causes)
     if not has_stalled and not any(isinstance(cause, requests.exceptions.ChunkedEncodingError) for cause in causes):
         return None
     reason = "no more bytes came" if has_stalled else "the connection was closed"
