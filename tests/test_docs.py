@@ -51,7 +51,7 @@ def test_no_line_of_a_paragraph_begins_with_a_marker(document):
     assert re.findall(r"^[ >-]*<!-- /?docs.*-->.*\S.*$", TEXTS[document], re.MULTILINE) == []
 
 
-def anchors(text: str) -> set[str]:
+def heading_anchors(text: str) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a document."""
     headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -64,7 +64,7 @@ def test_links_lead_to_files_and_headings_that_exist(document):
     broken_links = []
     for name, _, anchor in links:
         target = folder / name if name else ROOT / document
-        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+        if not target.exists() or (anchor and anchor not in heading_anchors(target.read_text(encoding="utf-8"))):
             broken_links.append(f"{name}#{anchor}")
     assert broken_links == []
 
@@ -119,7 +119,7 @@ def stated_bounds(document: str) -> dict[tuple[str, str], str]:
     }
 
 
-def constants(file: str) -> dict[str, ast.expr]:
+def assigned_constants(file: str) -> dict[str, ast.expr]:
     """Return the constants in a file of the gate or of another package of the toolkit: name -> expression."""
     expressions: dict[str, ast.expr] = {}
     paths = (ROOT / "toolkit" / "parity" / file, ROOT / "toolkit" / file)
@@ -138,4 +138,4 @@ def test_the_documents_give_the_bounds_of_the_gate(document, least):
     bounds = stated_bounds(document)
     assert len(bounds) >= least
     for (file, name), value in bounds.items():
-        assert eval(ast.unparse(constants(file)[name])) == eval(value), f"{file}: {name}"
+        assert eval(ast.unparse(assigned_constants(file)[name])) == eval(value), f"{file}: {name}"

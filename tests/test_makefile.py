@@ -46,7 +46,7 @@ DRIVER = """\
 NOTES = '#!/bin/sh\necho "$0 $*" >> "{log}"\n'
 
 
-def program(path: Path, text: str) -> None:
+def write_program(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
@@ -64,16 +64,18 @@ class Machine:
 
     def without_driver(self) -> None:
         """Add an nvidia-smi without a driver; a missing driver looks like a driver that does not answer."""
-        program(self.programs / "nvidia-smi", '#!/bin/sh\necho "NVIDIA-SMI has failed. CUDA Version: 12.6"\nexit 9\n')
+        write_program(
+            self.programs / "nvidia-smi", '#!/bin/sh\necho "NVIDIA-SMI has failed. CUDA Version: 12.6"\nexit 9\n'
+        )
 
     def with_driver(self, cuda: str = "CUDA Version: 12.6") -> None:
         (self.folder.parent / "answer").write_text(DRIVER.format(cuda=cuda))
-        program(self.programs / "nvidia-smi", f'#!/bin/sh\ncat "{self.folder.parent / "answer"}"\n')
+        write_program(self.programs / "nvidia-smi", f'#!/bin/sh\ncat "{self.folder.parent / "answer"}"\n')
 
     def with_environments(self) -> None:
         """Create the environments of `make install`, with programs that record their arguments."""
         for name in (".venv/bin/python", ".venv/bin/toolkit", ".venv-reference/bin/python"):
-            program(self.folder / name, NOTES.format(log=self.log))
+            write_program(self.folder / name, NOTES.format(log=self.log))
 
     def make(self, *arguments: str, status: int = 0, **variables: str) -> str:
         """Run `make` and return its output on both streams."""
@@ -201,7 +203,7 @@ def test_an_interrupted_switch_is_completed(machine):
     machine.with_environments()
     machine.make("install")
     fails = 'case "$*" in *"-e .[gpu"*) exit 1;; esac\n'
-    program(machine.folder / ".venv/bin/python", NOTES.format(log=machine.log) + fails)
+    write_program(machine.folder / ".venv/bin/python", NOTES.format(log=machine.log) + fails)
     machine.with_driver()
     machine.make("install", status=2)
     assert list((machine.folder / ".venv").glob(".installed*")) == []
@@ -213,7 +215,9 @@ def test_an_interrupted_switch_is_completed(machine):
 
 def test_gpu_targets_use_the_references_own_environment(machine):
     machine.with_environments()
-    program(machine.folder / ".venv/bin/toolkit", f'#!/bin/sh\necho "$TOOLKIT_REFERENCE_PYTHON" >> {machine.log}\n')
+    write_program(
+        machine.folder / ".venv/bin/toolkit", f'#!/bin/sh\necho "$TOOLKIT_REFERENCE_PYTHON" >> {machine.log}\n'
+    )
     machine.with_driver()
     machine.make("install")
     machine.recorded_commands()

@@ -18,7 +18,7 @@ FENCED_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 PLACE = r"(\w+/[\w/]+\.py):(\d+)"
 
 
-def source(path: str, line: str) -> str:
+def source_line(path: str, line: str) -> str:
     return (ROOT / path).read_text().splitlines()[int(line) - 1]
 
 
@@ -35,8 +35,8 @@ def test_a_source_location_in_the_readme_is_current(sample, expected_pattern):
     assert samples
     for *names, path, line in samples:
         line_pattern = expected_pattern.format(*names)
-        assert re.search(line_pattern, source(path, line)), (
-            f"README.md: {path}:{line} is {source(path, line).strip()!r}"
+        assert re.search(line_pattern, source_line(path, line)), (
+            f"README.md: {path}:{line} is {source_line(path, line).strip()!r}"
         )
 
 
@@ -44,22 +44,22 @@ def test_the_readme_stays_short():
     assert len(README.encode()) <= 15_000
 
 
-def blocks(text: str) -> list[str]:
+def code_blocks(text: str) -> list[str]:
     """Return the fenced blocks without their comments, which are translated."""
     return [re.sub(r"\s*(^|\s)# .*", "", block, flags=re.MULTILINE) for block in FENCED_BLOCK.findall(text)]
 
 
-def code(text: str) -> set[str]:
+def code_spans(text: str) -> set[str]:
     """Return the commands, keys and files within the sentences."""
     return {" ".join(code_span.split()) for code_span in re.findall(r"`([^`]+)`", FENCED_BLOCK.sub("", text))}
 
 
-def links(text: str) -> set[str]:
+def link_targets(text: str) -> set[str]:
     """Return the targets of links, except for the text in the other language."""
     return {link.replace(".zh.md", ".md") for link in re.findall(r"\]\(([^)]+)\)", text)} - {"README.md"}
 
 
-def headings(text: str) -> list[str]:
+def heading_levels(text: str) -> list[str]:
     return re.findall(r"^#+(?= )", FENCED_BLOCK.sub("", text), re.MULTILINE)
 
 
@@ -77,7 +77,7 @@ def texts(folder) -> tuple[str, str]:
 
 
 def test_both_readmes_have_the_same_blocks_of_code(texts):
-    english, chinese = map(blocks, texts)
+    english, chinese = map(code_blocks, texts)
     for first_name, second_name, second_blocks in (
         ("README.md", "README.zh.md", chinese),
         ("README.zh.md", "README.md", english),
@@ -91,8 +91,8 @@ def test_both_readmes_have_the_same_blocks_of_code(texts):
 
 def test_both_readmes_have_the_same_sections_code_and_links(texts):
     english, chinese = texts
-    assert headings(english) == headings(chinese), "README.md and README.zh.md have other sections"
-    for extract in (code, links):
+    assert heading_levels(english) == heading_levels(chinese), "README.md and README.zh.md have other sections"
+    for extract in (code_spans, link_targets):
         differences = extract(english) ^ extract(chinese)
         assert not differences, f"in one of README.md and README.zh.md alone: {', '.join(sorted(differences))}"
 

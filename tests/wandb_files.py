@@ -14,7 +14,7 @@ HEADER, BLOCK = 7, 32768
 WHOLE, LAST = 1, 4
 
 
-def records(path: Path) -> Iterator[Any]:
+def read_records(path: Path) -> Iterator[Any]:
     """Yield wandb's records in a file, up to a chunk that a kill has cut."""
     from wandb.proto import wandb_internal_pb2
 
@@ -56,7 +56,7 @@ class OfflineRun:
         self.config, self.summary, self.axes = {}, {}, {}
         self.rows, self.files, self.artifacts = [], [], []
         self.exit_code: int | None = None
-        for record in records(path):
+        for record in read_records(path):
             kind = record.WhichOneof("record_type")
             content = getattr(record, kind)
             if kind == "run":

@@ -25,13 +25,13 @@ ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
 
 
-def worst(findings, check: str) -> Finding:
+def worst_finding(findings, check: str) -> Finding:
     """Return the most serious finding of a check."""
     findings_of_check = [finding for finding in findings if finding.check == check]
     return max(findings_of_check, key=lambda finding: ("ok", "warn", "fault").index(finding.state))
 
 
-def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
+def add_distribution(folder: Path, name: str, version: str, *requires: str) -> None:
     """Write the metadata of an installed distribution, without its files."""
     place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     place.mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_an_unsuitable_version_is_a_fault_with_the_supported_range(
     tmp_path, monkeypatch, name, version, expected_text, expected_remedy
 ):
     requires = ["tokenizers<0.22,>=0.21"] if name == "paddlenlp" else []
-    distribution(tmp_path, name, version, *requires)
+    add_distribution(tmp_path, name, version, *requires)
     monkeypatch.syspath_prepend(str(tmp_path))
     (fault_finding,) = [finding for finding in versions.check_versions() if finding.description.startswith(name)]
     assert (
@@ -70,7 +70,7 @@ def test_an_unsuitable_version_is_a_fault_with_the_supported_range(
 
 
 def test_the_other_distribution_with_a_folder_named_toolkit_is_a_fault(tmp_path, monkeypatch):
-    distribution(tmp_path, "toolkit", "0.0.3")
+    add_distribution(tmp_path, "toolkit", "0.0.3")
     monkeypatch.syspath_prepend(str(tmp_path))
     (fault_finding,) = [
         finding for finding in versions.check_versions() if finding.description.startswith("the distribution toolkit")
@@ -83,10 +83,10 @@ def test_the_other_distribution_with_a_folder_named_toolkit_is_a_fault(tmp_path,
 
 
 def test_only_missing_packages_of_requirements_are_faults(tmp_path, monkeypatch):
-    distribution(tmp_path, DISTRIBUTION, "9", "aaa>=1", "bbb; extra == 'more'", "ccc>=2; extra == 'more'")
-    distribution(tmp_path, "aaa", "1.5", "ddd[deep]", "eee; python_version < '3'")
-    distribution(tmp_path, "ccc", "1.0")
-    distribution(tmp_path, "ddd", "1.0", "fff; extra == 'deep'", "ggg; extra == 'other'")
+    add_distribution(tmp_path, DISTRIBUTION, "9", "aaa>=1", "bbb; extra == 'more'", "ccc>=2; extra == 'more'")
+    add_distribution(tmp_path, "aaa", "1.5", "ddd[deep]", "eee; python_version < '3'")
+    add_distribution(tmp_path, "ccc", "1.0")
+    add_distribution(tmp_path, "ddd", "1.0", "fff; extra == 'deep'", "ggg; extra == 'other'")
     monkeypatch.syspath_prepend(str(tmp_path))
     num_examined, faults = versions.find_unfit_distributions(DISTRIBUTION)
     assert [fault.description for fault in faults] == [
@@ -97,18 +97,18 @@ def test_only_missing_packages_of_requirements_are_faults(tmp_path, monkeypatch)
 
 
 def test_another_version_than_the_pin_is_a_warning_in_a_checkout(tmp_path, monkeypatch):
-    assert worst(versions.check_versions(), "versions").state == "ok"
+    assert worst_finding(versions.check_versions(), "versions").state == "ok"
     (tmp_path / "constraints.txt").write_text("# pins\ntorch==1.0\nnumpy==9 ; python_full_version < '3'\n")
     monkeypatch.setattr(versions, "CHECKOUT", tmp_path)
-    finding = worst(versions.check_versions(), "versions")
+    finding = worst_finding(versions.check_versions(), "versions")
     assert finding.state == "warn" and finding.description.endswith("(pin 1.0)") and "numpy" not in finding.description
     assert finding.remedy.startswith("pip install -c constraints.txt -e '.[")
 
 
 def test_both_wheels_of_paddle_are_a_fault(tmp_path, monkeypatch):
-    distribution(tmp_path, "paddlepaddle-gpu", "3.0.0")
+    add_distribution(tmp_path, "paddlepaddle-gpu", "3.0.0")
     monkeypatch.syspath_prepend(str(tmp_path))
-    finding = worst(frameworks.check_paddle(), "paddle")
+    finding = worst_finding(frameworks.check_paddle(), "paddle")
     assert finding.state == "fault" and "both installed" in finding.description
     assert finding.remedy.startswith("pip uninstall -y paddlepaddle paddlepaddle-gpu, then pip install")
 
@@ -156,24 +156,24 @@ def test_the_driver_is_queried_by_its_own_program(tmp_path, monkeypatch, script,
 def test_threads_and_flags_in_the_environment_are_a_warning(monkeypatch):
     for name in ("OMP_NUM_THREADS", "FLAGS_paddle_num_threads", "NVIDIA_TF32_OVERRIDE", "FLAGS_cudnn_deterministic"):
         monkeypatch.delenv(name, raising=False)
-    assert worst(frameworks.check_environment(), "threads").state == "ok"
+    assert worst_finding(frameworks.check_environment(), "threads").state == "ok"
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    finding = worst(frameworks.check_environment(), "threads")
+    finding = worst_finding(frameworks.check_environment(), "threads")
     assert finding.state == "warn" and "OMP_NUM_THREADS=77 is set" in finding.description
     assert finding.remedy == "unset OMP_NUM_THREADS NVIDIA_TF32_OVERRIDE"
 
 
 def test_little_memory_is_a_warning(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: (1_000_000_000, 4_000_000_000))
-    finding = worst(machine.check_memory(), "memory")
+    finding = worst_finding(machine.check_memory(), "memory")
     assert finding.state == "warn" and "1.0 GB of 4.0 GB are free" in finding.description
 
 
 def test_a_cache_that_cannot_be_written_is_a_fault_that_names_the_variable(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLKIT_CACHE", "/proc/cache")
-    finding = worst(machine.check_disk(), "disk")
+    finding = worst_finding(machine.check_disk(), "disk")
     assert finding.state == "fault" and "the cache, /proc/cache: cannot be written" in finding.description
     assert finding.remedy.startswith("export TOOLKIT_CACHE=") and list(tmp_path.iterdir()) == []
 
@@ -209,7 +209,7 @@ def test_any_end_of_a_child_process_is_a_result(code, expected_failure):
 
 def test_a_paddle_that_crashes_on_import_is_a_fault(monkeypatch):
     monkeypatch.setattr(frameworks, "PADDLE", "import os; os.kill(os.getpid(), 11)")
-    finding = worst(frameworks.check_paddle(), "paddle")
+    finding = worst_finding(frameworks.check_paddle(), "paddle")
     assert (
         finding.state == "fault"
         and "does not work: the process was ended by SIGSEGV" in finding.description
@@ -265,11 +265,11 @@ def hub(monkeypatch):
 
 
 def test_the_hub_is_queried_only_on_request(hub, monkeypatch):
-    finding = worst(services.check_hub(network=False), "hub")
+    finding = worst_finding(services.check_hub(network=False), "hub")
     assert (finding.state, hub) == ("ok", []) and finding.description.startswith("mirror http://127.0.0.1:")
-    assert "answers" in worst(services.check_hub(network=True), "hub").description and len(hub) == 1
+    assert "answers" in worst_finding(services.check_hub(network=True), "hub").description and len(hub) == 1
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    finding = worst(services.check_hub(network=True), "hub")
+    finding = worst_finding(services.check_hub(network=True), "hub")
     assert "offline (HF_HUB_OFFLINE)" in finding.description and len(hub) == 1
 
 
@@ -283,13 +283,13 @@ def test_the_hub_is_queried_only_on_request(hub, monkeypatch):
 def test_an_invalid_mirror_is_reported(monkeypatch, endpoint, state, expected_text):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    finding = worst(services.check_hub(network=True), "hub")
+    finding = worst_finding(services.check_hub(network=True), "hub")
     assert finding.state == state and expected_text in finding.description and "HF_ENDPOINT" in finding.remedy
 
 
 def test_wrong_settings_of_wandb_are_a_warning(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "onlin")
-    finding = worst(services.check_wandb(), "wandb")
+    finding = worst_finding(services.check_wandb(), "wandb")
     assert finding.state == "warn" and "does not start" in finding.description
 
 
@@ -348,7 +348,7 @@ def test_an_installation_with_wrong_versions_and_a_paddle_that_crashes(venv):
     for name, version in (("transformers", "4.30.0"), ("paddlenlp", "2.8.0")):
         (dist_info,) = venv.glob(f"{name}-*.dist-info")
         dist_info.unlink()
-        distribution(venv, name, version)
+        add_distribution(venv, name, version)
     (venv / "paddle").unlink()
     (venv / "paddle").mkdir()
     (venv / "paddle" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)")

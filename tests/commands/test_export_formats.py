@@ -37,10 +37,10 @@ def run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
 
 @pytest.fixture(scope="module")
 def paddle_graph(run) -> Path:
-    return export_run(run, "paddle", None, console(), overwrite=False)
+    return export_run(run, "paddle", None, make_console(), overwrite=False)
 
 
-def console() -> Console:
+def make_console() -> Console:
     return Console(file=io.StringIO(), width=300)
 
 
@@ -106,7 +106,7 @@ def test_jit_load_gives_equal_logits_for_repeated_and_other_batches(run, paddle_
 
 
 def test_a_folder_for_transformers_has_the_model_and_a_card_that_loads_it(run, tmp_path):
-    output = console()
+    output = make_console()
     folder = export_run(run, "hf", tmp_path / "new" / "hf", output, overwrite=False)
     temperature = json.loads((run / "metrics.json").read_text())["calibration"]["temperature"]
     assert f"toolkit predict divides them by {temperature:.4g}" in output.file.getvalue()
@@ -127,7 +127,7 @@ def test_a_device_instead_of_a_file_is_not_copied(run, tmp_path, form):
     path.unlink()
     path.symlink_to("/dev/zero")
     with pytest.raises(UserError, match=f"{tmp_path}/run/model: is damaged .*special_tokens_map.json is no plain file"):
-        export_run(tmp_path / "run", form, tmp_path / "export", console(), overwrite=False)
+        export_run(tmp_path / "run", form, tmp_path / "export", make_console(), overwrite=False)
     assert not (tmp_path / "export").exists()
 
 
@@ -140,7 +140,7 @@ def test_a_model_that_differs_by_more_than_rounding_is_removed(run, tmp_path, mo
         ]
 
     monkeypatch.setattr(graph, "run_graph", run_wrong_graph)
-    output = console()
+    output = make_console()
     with pytest.raises(ParityDrift, match="not written: the exported model does not give the port's logits"):
         export_run(run, "paddle", tmp_path / "new" / "paddle", output, overwrite=False)
     assert "BEYOND float32's rounding" in output.file.getvalue()
@@ -148,16 +148,16 @@ def test_a_model_that_differs_by_more_than_rounding_is_removed(run, tmp_path, mo
 
 
 def test_only_an_export_is_replaced_on_request(run, tmp_path):
-    target = export_run(run, "hf", tmp_path / "hf", console(), overwrite=False)
+    target = export_run(run, "hf", tmp_path / "hf", make_console(), overwrite=False)
     (target / "config.json").write_text("old")
     with pytest.raises(UserError, match="exists; add --overwrite"):
-        export_run(run, "hf", target, console(), overwrite=False)
-    export_run(run, "hf", target, console(), overwrite=True)
+        export_run(run, "hf", target, make_console(), overwrite=False)
+    export_run(run, "hf", target, make_console(), overwrite=True)
     assert (target / "config.json").read_text() != "old"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(UserError, match="exists and is not an export; name another folder"):
-        export_run(run, "hf", tmp_path / "mine", console(), overwrite=True)
+        export_run(run, "hf", tmp_path / "mine", make_console(), overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "mine"}
 
 
@@ -196,7 +196,7 @@ def test_texts_with_a_choice_within_rounding_are_detected():
 def test_onnx_reports_missing_packages_before_any_computation(run, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else types)
     with pytest.raises(UserError, match="needs onnxruntime, by which the converted model is checked: pip install onn"):
-        export_run(run, "onnx", tmp_path / "onnx", console(), overwrite=False)
+        export_run(run, "onnx", tmp_path / "onnx", make_console(), overwrite=False)
 
 
 def test_a_complaint_of_paddle2onnx_is_shortened_to_one_line():
@@ -221,7 +221,7 @@ def test_a_graph_that_cannot_be_converted_leaves_nothing(tmp_path):
 @pytest.mark.slow
 def test_onnx_runtime_gives_the_port_s_logits(run, tmp_path):
     pytest.importorskip("onnxruntime")
-    folder = export_run(run, "onnx", tmp_path / "onnx", console(), overwrite=False)
+    folder = export_run(run, "onnx", tmp_path / "onnx", make_console(), overwrite=False)
     about = assert_within(folder)
     assert list(about["outputs"].values()) == ["logits"]
     batch = pad_texts(run, folder)
@@ -236,12 +236,12 @@ def test_answers_and_next_words_are_exported_too(tmp_path):
     from test_exports import language_model
 
     recipe = load_recipe(qa.write_recipe(tmp_path), ["train.max_steps=2", "train.eval_steps=2"])
-    answering_run = finetune(recipe, "a test", console())
-    about = assert_within(export_run(answering_run, "paddle", None, console(), overwrite=False))
+    answering_run = finetune(recipe, "a test", make_console())
+    about = assert_within(export_run(answering_run, "paddle", None, make_console(), overwrite=False))
     assert about["outputs"] == ["start_logits", "end_logits"]
     (tmp_path / "lm").mkdir()
     speaker = language_model(tmp_path / "lm")
-    assert assert_within(export_run(speaker, "paddle", None, console(), overwrite=False))["outputs"] == ["logits"]
+    assert assert_within(export_run(speaker, "paddle", None, make_console(), overwrite=False))["outputs"] == ["logits"]
     if "onnxruntime" in sys.modules or onnx_file.importlib.util.find_spec("onnxruntime"):
         for folder in (answering_run, speaker):
-            assert_within(export_run(folder, "onnx", None, console(), overwrite=False))
+            assert_within(export_run(folder, "onnx", None, make_console(), overwrite=False))

@@ -292,28 +292,28 @@ def test_chunks_of_the_scores_change_no_token():
 # -- the algorithms, on a model that is a table ---------------------------------------------------------------------
 
 
-def chain(sequences: np.ndarray, parents: np.ndarray | None = None) -> np.ndarray:
+def markov_chain(sequences: np.ndarray, parents: np.ndarray | None = None) -> np.ndarray:
     """Return scores of a Markov chain of four tokens: 0 -> 1 is most probable, but 0 -> 2 -> 3 is the best sequence."""
     table = np.log(np.array([[0.1, 0.5, 0.39, 0.01], [0.25] * 4, [0.01, 0.02, 0.01, 0.96], [0.97, 0.01, 0.01, 0.01]]))
     return table[sequences[:, -1]]
 
 
 def test_beam_search_finds_what_greedy_search_misses():
-    assert list(generate(chain, [0], Decoding(2, repetition_penalty=1.0))) == [1, 0]
-    assert beam_search(chain, [0], Decoding(2, beams=2, repetition_penalty=1.0)) == [2, 3]
+    assert list(generate(markov_chain, [0], Decoding(2, repetition_penalty=1.0))) == [1, 0]
+    assert beam_search(markov_chain, [0], Decoding(2, beams=2, repetition_penalty=1.0)) == [2, 3]
 
 
 def test_text_ends_at_the_stop_token_and_at_the_length():
-    assert list(generate(chain, [0], Decoding(9, repetition_penalty=1.0, stop=1))) == [1]
-    assert len(list(generate(chain, [2], Decoding(9, repetition_penalty=1.0)))) == 9
-    assert beam_search(chain, [0], Decoding(5, beams=2, repetition_penalty=1.0, stop=3)) == [2, 3]
+    assert list(generate(markov_chain, [0], Decoding(9, repetition_penalty=1.0, stop=1))) == [1]
+    assert len(list(generate(markov_chain, [2], Decoding(9, repetition_penalty=1.0)))) == 9
+    assert beam_search(markov_chain, [0], Decoding(5, beams=2, repetition_penalty=1.0, stop=3)) == [2, 3]
 
 
 def test_the_repetition_penalty_applies_once_to_each_previous_token():
     scores = np.array([[2.4, -1.0, 0.5, 3.0]], dtype=np.float32)
     penalized_scores = apply_repetition_penalty(scores, np.array([[0, 1, 0, 0]]), 1.2)
     np.testing.assert_allclose(penalized_scores, [[2.0, -1.2, 0.5, 3.0]], rtol=1e-6)
-    assert list(generate(chain, [3, 0], Decoding(3, repetition_penalty=5.0)))[:2] == [1, 2]
+    assert list(generate(markov_chain, [3, 0], Decoding(3, repetition_penalty=5.0)))[:2] == [1, 2]
 
 
 def test_temperature_top_k_and_top_p_keep_the_correct_tokens():
@@ -338,7 +338,7 @@ def test_a_temperature_near_0_takes_the_most_probable_token(temperature, options
     decoding = Decoding(1, sample=True, temperature=temperature, repetition_penalty=1.0, **options)
     assert distribution(scores, decoding).tolist() == expected_probabilities
     assert distribution(np.zeros(4), replace(decoding, top_k=None, top_p=None)).tolist() == [0.25] * 4
-    assert list(generate(chain, [0], decoding)) == [1]
+    assert list(generate(markov_chain, [0], decoding)) == [1]
 
 
 @pytest.mark.filterwarnings("error")
@@ -359,10 +359,10 @@ def test_a_repetition_penalty_outside_float32_is_refused(penalty):
 
 def test_samples_follow_the_distribution_and_the_seed():
     decoding = Decoding(4000, sample=True, repetition_penalty=1.0, top_k=3)
-    samples = list(generate(lambda rows, parents: chain(np.zeros_like(rows)), [0], decoding))
+    samples = list(generate(lambda rows, parents: markov_chain(np.zeros_like(rows)), [0], decoding))
     frequencies = np.bincount(samples, minlength=4) / 4000
     np.testing.assert_allclose(frequencies, [0.1 / 0.99, 0.5 / 0.99, 0.39 / 0.99, 0], atol=0.03)
-    texts_by_seed = [list(generate(chain, [0], Decoding(20, sample=True, seed=seed))) for seed in (1, 1, 2)]
+    texts_by_seed = [list(generate(markov_chain, [0], Decoding(20, sample=True, seed=seed))) for seed in (1, 1, 2)]
     assert texts_by_seed[0] == texts_by_seed[1] != texts_by_seed[2]
 
 

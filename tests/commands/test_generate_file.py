@@ -20,13 +20,13 @@ OPTIONS = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop"
 OF_A_FILE = {"column": None, "layout": {}, "spreadsheet_safe": False, "control": None}
 
 
-def console() -> Console:
+def make_console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
 def generate(folder, source, target, **changed_options) -> tuple[list[dict], str]:
     """Return the written rows and the output."""
-    output = console()
+    output = make_console()
     module.generate_file(folder, output, source, target, overwrite=False, **{**OF_A_FILE, **OPTIONS, **changed_options})
     return read(target), output.file.getvalue()
 
@@ -49,7 +49,7 @@ def test_each_prompt_is_continued_as_in_isolation(kind, changed_options, request
     ) and "note" not in output
     for number, row in enumerate(output_rows):
         options = {**OPTIONS, **changed_options, "seed": changed_options.get("seed", 0) + number}
-        expected_text = generate_text(folder, console(), None, row["prompt"], **options)
+        expected_text = generate_text(folder, make_console(), None, row["prompt"], **options)
         assert (row["id"], row["generated_text"]) == (f"{number:03}", expected_text)
     if "seed" in changed_options:
         assert len({row["generated_text"] for row in output_rows if row["prompt"] == "one"}) > 1
@@ -63,7 +63,7 @@ def test_files_of_every_kind_are_continued(source, target, reformer_run, tmp_pat
         write(tmp_path / source, [{"prompt": "one"}, {"prompt": "two"}])
     output_rows, _ = generate(reformer_run, tmp_path / source, tmp_path / target)
     assert [row.get("prompt", row.get("text")) for row in output_rows] == ["one", "two"]
-    expected_texts = [generate_text(reformer_run, console(), None, prompt, **OPTIONS) for prompt in ("one", "two")]
+    expected_texts = [generate_text(reformer_run, make_console(), None, prompt, **OPTIONS) for prompt in ("one", "two")]
     assert [row["generated_text"] for row in output_rows] == expected_texts
 
 
@@ -75,7 +75,9 @@ def test_a_table_without_a_header_and_with_other_quotes_is_read_with_options(ref
     output_rows = read(tmp_path / "b.csv")
     assert status == 0 and "2 rows" in output, error
     assert [(row["id"], row["prompt"]) for row in output_rows] == [("1", "two; six"), ("2", "one")]
-    expected_texts = [generate_text(reformer_run, console(), None, row["prompt"], **OPTIONS) for row in output_rows]
+    expected_texts = [
+        generate_text(reformer_run, make_console(), None, row["prompt"], **OPTIONS) for row in output_rows
+    ]
     assert [row["generated_text"] for row in output_rows] == expected_texts
 
 

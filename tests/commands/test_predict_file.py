@@ -51,16 +51,16 @@ def answering_run(tmp_path_factory) -> Path:
     """Return a run of question answering, trained for two steps."""
     folder = tmp_path_factory.mktemp("qa")
     recipe = load_recipe(qa.write_recipe(folder), ["train.max_steps=2", "train.eval_steps=2"])
-    return finetune(recipe, "a test", console())
+    return finetune(recipe, "a test", make_console())
 
 
-def console() -> Console:
+def make_console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def label(run: Path, source: Path, target: Path, overwrite: bool = False, **columns) -> tuple[list[dict], str]:
+def label_to_rows(run: Path, source: Path, target: Path, overwrite: bool = False, **columns) -> tuple[list[dict], str]:
     """Return the rows that the command writes, and its printed output."""
-    output = console()
+    output = make_console()
     label_file(run, output, source, target, overwrite=overwrite, **columns)
     return read(target), output.file.getvalue()
 
@@ -78,7 +78,7 @@ def assert_same_as_single_texts(run: Path, texts: list[str], rows: list[dict]) -
 def test_each_row_gets_the_prediction_of_its_text(run, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "CHUNK_ROWS", 18)
     rows = [{"id": f"{number:03}", "text": text} for number, text in enumerate(TEXTS)]
-    output_rows, output = label(run, write(tmp_path / "a.csv", rows), tmp_path / "b.jsonl")
+    output_rows, output = label_to_rows(run, write(tmp_path / "a.csv", rows), tmp_path / "b.jsonl")
     assert [list(row) for row in output_rows] == [["id", "text", *NEW]] * len(rows)
     assert [{key: row[key] for key in ("id", "text")} for row in output_rows] == rows
     assert sum(output_rows[0][name] for name in NEW[2:]) == pytest.approx(1)
@@ -92,7 +92,9 @@ def test_a_ctrl_predicts_the_same_with_less_padding(recipe_file, tmp_path):  # n
     model = "model={name: ctrl, config: {n_layer: 1, n_embd: 32, n_head: 2, dff: 32, n_positions: 64}}"
     folder = train(recipe_file, tmp_path / "ctrl", model, "tokenizer.vocab_size=70", "train.max_steps=2")
     rows = [{"text": text} for text in TEXTS]
-    assert_same_as_single_texts(folder, TEXTS, label(folder, write(tmp_path / "a.csv", rows), tmp_path / "b.csv")[0])
+    assert_same_as_single_texts(
+        folder, TEXTS, label_to_rows(folder, write(tmp_path / "a.csv", rows), tmp_path / "b.csv")[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_files_of_every_format_are_labeled(source, target, run, tmp_path):
         (tmp_path / source).write_text("cat dog\nsaw\n")
     else:
         write(tmp_path / source, [{"text": "cat dog", "n": "01"}, {"text": "saw", "n": "2"}])
-    output_rows, _ = label(run, tmp_path / source, tmp_path / target)
+    output_rows, _ = label_to_rows(run, tmp_path / source, tmp_path / target)
     assert [row["text"] for row in output_rows] == ["cat dog", "saw"]
     assert_same_as_single_texts(run, ["cat dog", "saw"], output_rows)
 
@@ -112,30 +114,32 @@ def test_files_of_every_format_are_labeled(source, target, run, tmp_path):
 def test_rows_without_a_text_stay_without_a_label_and_are_counted(run, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "CHUNK_ROWS", 4)
     texts = ["cat", "", " \n", "saw", *[""] * 9, "a" * 90]
-    output_rows, output = label(run, write(tmp_path / "a.csv", [{"text": text} for text in texts]), tmp_path / "b.csv")
+    output_rows, output = label_to_rows(
+        run, write(tmp_path / "a.csv", [{"text": text} for text in texts]), tmp_path / "b.csv"
+    )
     assert [row["text"] for row in output_rows] == texts
     assert [row["predicted_label"] != "" for row in output_rows] == [bool(text.strip()) for text in texts]
     assert {row[name] for row in output_rows[4:13] for name in NEW} == {""}
     assert "note: 11 rows have no text: 2, 3, 5, 6, 7, 8, 9, 10, 11, 12 and 1 more\n" in output
     assert "note: 1 row has a text longer than 64 tokens, which was cut: 14\n" in output
     rows = [{"text": None}, {"other": 1}, {"text": "cat"}]
-    output_rows, output = label(run, write(tmp_path / "a.jsonl", rows), tmp_path / "b.parquet")
+    output_rows, output = label_to_rows(run, write(tmp_path / "a.jsonl", rows), tmp_path / "b.parquet")
     assert output_rows[0]["predicted_label"] is None and output_rows[2]["predicted_label"]
     assert "note: 2 rows have no text: 1, 2\n" in output
 
 
 def test_the_columns_may_have_other_names_and_a_taken_name_is_refused(run, tmp_path):
     rows = [{"body": "cat", "label": "7"}]
-    output_rows, output = label(
+    output_rows, output = label_to_rows(
         run, write(tmp_path / "a.csv", rows, delimiter=";"), tmp_path / "b.jsonl", text_column="body"
     )
     assert output_rows[0]["label"] == "7" and output_rows[0]["predicted_label"]
     assert "note" not in output
     with pytest.raises(UserError, match=r"a\.csv has no column text; it has body, label$"):
-        label(run, tmp_path / "a.csv", tmp_path / "c.csv")
+        label_to_rows(run, tmp_path / "a.csv", tmp_path / "c.csv")
     write(tmp_path / "a.csv", [{"text": "cat", "probability_tools": ""}])
     with pytest.raises(UserError, match=r"a\.csv: has a column probability_tools already, which is one of the predict"):
-        label(run, tmp_path / "a.csv", tmp_path / "c.csv")
+        label_to_rows(run, tmp_path / "a.csv", tmp_path / "c.csv")
     assert not (tmp_path / "c.csv").exists()
 
 
@@ -143,7 +147,7 @@ def test_an_output_is_replaced_only_on_request_and_only_when_complete(run, tmp_p
     source, target = write(tmp_path / "a.csv", [{"text": "cat"}] * 3), tmp_path / "b.csv"
     target.write_text("mine")
     with pytest.raises(UserError, match="add --overwrite"):
-        label(run, source, target)
+        label_to_rows(run, source, target)
 
     def fail(*arguments):
         raise problem
@@ -152,9 +156,9 @@ def test_an_output_is_replaced_only_on_request_and_only_when_complete(run, tmp_p
         patch.setattr(predict_file, "_predict_chunk", fail)
         for problem in (RuntimeError("in the middle"), KeyboardInterrupt()):
             with pytest.raises(type(problem)):
-                label(run, source, target, overwrite=True)
+                label_to_rows(run, source, target, overwrite=True)
             assert target.read_text() == "mine" and len(list(tmp_path.iterdir())) == 2
-    assert len(label(run, source, target, overwrite=True)[0]) == 3
+    assert len(label_to_rows(run, source, target, overwrite=True)[0]) == 3
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -165,7 +169,7 @@ def test_a_full_disk_leaves_nothing_and_is_reported(run, tmp_path, monkeypatch):
     monkeypatch.setattr(table_writer, "_flush_file", fail)
     source = write(tmp_path / "a.csv", [{"text": "cat"}])
     with pytest.raises(WriteError, match=r"cannot write .*b\.csv: No space left on device: .* are free$"):
-        label(run, source, tmp_path / "b.csv")
+        label_to_rows(run, source, tmp_path / "b.csv")
     assert list(tmp_path.iterdir()) == [source]
 
 
@@ -174,7 +178,7 @@ def test_a_file_that_changes_meanwhile_is_not_labeled_in_part(run, tmp_path, mon
     load = predict_file.load_run
     monkeypatch.setattr(predict_file, "load_run", lambda folder: (write(source, [{"text": "cat"}]), load(folder))[1])
     with pytest.raises(UserError, match=r"a\.csv: has changed while it was read"):
-        label(run, source, tmp_path / "b.csv")
+        label_to_rows(run, source, tmp_path / "b.csv")
     assert list(tmp_path.iterdir()) == [source]
 
 
@@ -205,7 +209,7 @@ def test_questions_are_answered_row_by_row(answering_run, tmp_path, monkeypatch)
     rows = [{"context": row["context"], "question": row["question"]} for row in qa.rows("validation", 9)]
     rows[3]["context"], rows[4]["question"], rows[5]["question"] = " ", "", "Which number? " * 9
     rows[6]["context"] = "ä 🙂\r\n" + rows[6]["context"]
-    output_rows, output = label(answering_run, write(tmp_path / "a.csv", rows), tmp_path / "b.jsonl")
+    output_rows, output = label_to_rows(answering_run, write(tmp_path / "a.csv", rows), tmp_path / "b.jsonl")
     loaded_run = load_run(answering_run)
     new = ["predicted_answer", "score", "probability", "answer_start"]
     for number, row in enumerate(output_rows):
@@ -229,7 +233,7 @@ def test_a_question_without_an_answer_gets_an_empty_answer(answering_run, tmp_pa
     recipe = folder / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("no_answer_threshold: null", "no_answer_threshold: -1000.0"))
     source = write(tmp_path / "a.parquet", [{"q": "Which number?", "c": "abc 4 de"}])
-    output_rows, output = label(folder, source, tmp_path / "b.parquet", question_column="q", context_column="c")
+    output_rows, output = label_to_rows(folder, source, tmp_path / "b.parquet", question_column="q", context_column="c")
     assert (
         output_rows[0]["predicted_answer"] == ""
         and output_rows[0]["answer_start"] is None
@@ -237,7 +241,7 @@ def test_a_question_without_an_answer_gets_an_empty_answer(answering_run, tmp_pa
     )
     assert "note" not in output
     with pytest.raises(UserError, match=r"a\.txt: a text file has no columns question and context; use csv"):
-        label(folder, tmp_path / "a.txt", tmp_path / "c.csv")
+        label_to_rows(folder, tmp_path / "a.txt", tmp_path / "c.csv")
 
 
 def test_a_language_model_generates_and_does_not_label(tmp_path):
@@ -253,13 +257,13 @@ def test_a_language_model_generates_and_does_not_label(tmp_path):
     with pytest.raises(
         UserError, match=r"is a run of text generation, which generates and does not label: toolkit gen"
     ):
-        label(tmp_path, tmp_path / "a.csv", tmp_path / "b.csv")
+        label_to_rows(tmp_path, tmp_path / "a.csv", tmp_path / "b.csv")
 
 
 # -- the real command -----------------------------------------------------------------------------------------------
 
 
-def start(run: Path, source: Path, target: Path) -> subprocess.Popen:
+def start_prediction(run: Path, source: Path, target: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "toolkit", "predict", run, "--input", source, "--output", target]
     return subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL)
 
@@ -273,7 +277,7 @@ def peak_memory(pid: int) -> int:
 @pytest.mark.slow
 def test_a_kill_in_the_middle_leaves_nothing(run, tmp_path):
     source = write(tmp_path / "a.csv", [{"text": "cat dog cow"}] * 200_000)
-    process = start(run, source, tmp_path / "b.csv")
+    process = start_prediction(run, source, tmp_path / "b.csv")
     while not any(path.stat().st_size for path in tmp_path.glob(".toolkit-*/rows")):
         assert process.poll() is None
         time.sleep(0.01)
@@ -294,7 +298,7 @@ def test_memory_does_not_grow_with_the_file(recipe_file, tmp_path):  # noqa: F81
     peaks = {}
     for count in (5_000, 50_000):
         rows = [{"text": "cat dog", "more": f"{number} " * 200} for number in range(count)]
-        process = start(folder, write(tmp_path / f"{count}.csv", rows), tmp_path / f"{count}-out.csv")
+        process = start_prediction(folder, write(tmp_path / f"{count}.csv", rows), tmp_path / f"{count}-out.csv")
         while process.poll() is None:  # wait4 includes the memory of the parent process
             peaks[count] = max(peaks.get(count, 0), peak_memory(process.pid))
             time.sleep(0.01)
@@ -306,7 +310,7 @@ def test_memory_does_not_grow_with_the_file(recipe_file, tmp_path):  # noqa: F81
 def test_texts_in_nested_columns_are_labeled(run, tmp_path):
     rows = [{"doc": {"body": "cat dog"}}, {"doc": None}, {"other": 1}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    output_rows, output = label(run, tmp_path / "a.jsonl", tmp_path / "b.jsonl", text_column="doc.body")
+    output_rows, output = label_to_rows(run, tmp_path / "a.jsonl", tmp_path / "b.jsonl", text_column="doc.body")
     assert output_rows[0]["doc"] == {"body": "cat dog"}
     assert_same_as_single_texts(run, ["cat dog"], output_rows[:1])
     assert [row["predicted_label"] for row in output_rows[1:]] == [None, None] and "2 rows have no text: 2, 3" in output
@@ -334,20 +338,22 @@ def test_a_file_is_read_in_the_encoding_of_the_recipe_or_of_the_command_line(run
     rows = "".join(f"{text};{number}\n" for number, text in enumerate(WORDS))
     source, target = tmp_path / "a.csv", tmp_path / "b.csv"
     source.write_bytes(f"text;n\n{rows}".encode("cp1252"))
-    label(western, source, target)
+    label_to_rows(western, source, target)
     assert [row["text"] for row in read(target, delimiter=";")] == WORDS  # in UTF-8
     for encoding in ("cp1252", "utf-16", "utf-16-be"):
         source.write_bytes(f"text|n\r\n{rows.replace(';', '|')}".encode(encoding))
         layout = {"encoding": encoding, "delimiter": "|"}
-        output_rows, output = label(run, source, tmp_path / "b.jsonl", overwrite=True, layout=layout)
+        output_rows, output = label_to_rows(run, source, tmp_path / "b.jsonl", overwrite=True, layout=layout)
         assert [row["text"] for row in output_rows] == WORDS and "note" not in output
     assert_same_as_single_texts(run, WORDS, output_rows)
     (tmp_path / "a.tsv").write_text(f"text,n\n{rows.replace(';', ',')}", encoding="utf-8")
-    output_rows, _ = label(run, tmp_path / "a.tsv", tmp_path / "b.jsonl", overwrite=True, layout={"delimiter": ","})
+    output_rows, _ = label_to_rows(
+        run, tmp_path / "a.tsv", tmp_path / "b.jsonl", overwrite=True, layout={"delimiter": ","}
+    )
     assert [row["text"] for row in output_rows] == WORDS
     for name, content in {"a.txt": "\n".join(WORDS), "a.json": json.dumps([{"text": text} for text in WORDS])}.items():
         (tmp_path / name).write_bytes(content.encode("utf-16"))
-        output_rows, _ = label(
+        output_rows, _ = label_to_rows(
             run, tmp_path / name, tmp_path / "b.jsonl", overwrite=True, layout={"encoding": "utf-16"}
         )
         assert [row["text"] for row in output_rows] == WORDS
@@ -357,16 +363,18 @@ def test_a_file_in_another_encoding_than_the_recipes_is_reported(run, western, t
     rows = "".join(f"{text};{number}\n" for number, text in enumerate(WORDS))
     source = tmp_path / "a.csv"
     source.write_text(f"text;n\n{rows}", encoding="utf-8")
-    output_rows, output = label(western, source, tmp_path / "b.jsonl")
+    output_rows, output = label_to_rows(western, source, tmp_path / "b.jsonl")
     assert output_rows[0]["text"] == "cat dog grÃ¶ÃŸer"
     assert (
         f"note: {source} is read as cp1252, as the run's recipe says, and seems to be UTF-8: --encoding utf-8" in output
     )
-    output_rows, output = label(western, source, tmp_path / "b.jsonl", overwrite=True, layout={"encoding": "utf-8"})
+    output_rows, output = label_to_rows(
+        western, source, tmp_path / "b.jsonl", overwrite=True, layout={"encoding": "utf-8"}
+    )
     assert output_rows[0]["text"] == WORDS[0] and "note" not in output
     source.write_bytes(f"text;n\n{rows}".encode("cp1252"))
     with pytest.raises(UserError) as problem:
-        label(run, source, tmp_path / "c.csv")
+        label_to_rows(run, source, tmp_path / "c.csv")
     assert str(problem.value) == (
         f"{source}:2: is not utf-8 (byte 17); it seems to be cp1252 ('größer;0'): set --encoding cp1252"
     )
@@ -433,22 +441,22 @@ CELLS = [
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])
 def test_formula_cells_are_counted_and_quoted_on_request(run, tmp_path, ending):
     source = write(tmp_path / "a.csv", [{"text": "cat", "=n": cell} for cell in CELLS])
-    unchanged_rows, output = label(run, source, tmp_path / f"left{ending}")
+    unchanged_rows, output = label_to_rows(run, source, tmp_path / f"left{ending}")
     assert [row["=n"] for row in unchanged_rows] == CELLS
     assert "note: 8 cells begin with =, +, -, @, a tab or a carriage return, which a spreadsheet takes" in output
     assert "--spreadsheet-safe puts an apostrophe in front" in output
-    safe_rows, output = label(run, source, tmp_path / f"safe{ending}", spreadsheet_safe=True)
+    safe_rows, output = label_to_rows(run, source, tmp_path / f"safe{ending}", spreadsheet_safe=True)
     assert [row["'=n"] for row in safe_rows] == [f"'{cell}" for cell in CELLS[:7]] + CELLS[7:]
     assert "note: 8 cells begin with" in output and "and got an apostrophe in front" in output
 
 
 def test_cells_that_are_not_formulas_are_unchanged(run, tmp_path):
     source = write(tmp_path / "a.jsonl", [{"text": "=1+1", "n": -3}])
-    output_rows, output = label(run, source, tmp_path / "b.jsonl")
+    output_rows, output = label_to_rows(run, source, tmp_path / "b.jsonl")
     assert output_rows[0]["text"] == "=1+1" and "formula" not in output
     with pytest.raises(UserError, match=r"--spreadsheet-safe: is for an --output of csv, not for .*c.jsonl; remove it"):
-        label(run, source, tmp_path / "c.jsonl", spreadsheet_safe=True)
-    plain_rows, output = label(run, write(tmp_path / "p.csv", [{"text": "cat", "n": "-3"}]), tmp_path / "d.csv")
+        label_to_rows(run, source, tmp_path / "c.jsonl", spreadsheet_safe=True)
+    plain_rows, output = label_to_rows(run, write(tmp_path / "p.csv", [{"text": "cat", "n": "-3"}]), tmp_path / "d.csv")
     assert plain_rows[0]["n"] == "-3" and "formula" not in output
 
 

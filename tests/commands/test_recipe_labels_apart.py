@@ -37,7 +37,7 @@ def test_the_labels_of_a_line_of_fasttext(line, expected_result):
     assert split_labels_and_text(line) == expected_result
 
 
-def fasttext(path: Path, labels: list[str], end: str = "\n", line: str = "{label} {text}") -> Path:
+def write_fasttext(path: Path, labels: list[str], end: str = "\n", line: str = "{label} {text}") -> Path:
     lines = [line.format(label=labels[number % len(labels)], text=text) + end for number, text in enumerate(texts(60))]
     path.write_text("".join(lines), newline="")
     return path
@@ -48,7 +48,7 @@ def fasttext(path: Path, labels: list[str], end: str = "\n", line: str = "{label
     ("end", "line"), [("\n", "{label} {text}"), ("\r\n", "{label} {text}"), ("\n", "{text}\t{label}")]
 )
 def test_fasttext_is_read_with_any_suffix(run, tmp_path, name, end, line):  # noqa: F811
-    fasttext(tmp_path / name, ["__label__good", "__label__not-good"], end, line)
+    write_fasttext(tmp_path / name, ["__label__good", "__label__not-good"], end, line)
     status, _, err = run("recipe", "new", name, "-o", "a.yaml")
     assert (status, err) == (0, "")
     splits = classification.load_splits(load_recipe("a.yaml"))
@@ -58,7 +58,7 @@ def test_fasttext_is_read_with_any_suffix(run, tmp_path, name, end, line):  # no
 
 @pytest.mark.parametrize("single", [0, 3000])
 def test_several_labels_of_fasttext_are_several_labels(run, tmp_path, single):  # noqa: F811
-    fasttext(tmp_path / "q.txt", ["__label__good", "__label__good __label__food", "__label__bad"])
+    write_fasttext(tmp_path / "q.txt", ["__label__good", "__label__good __label__food", "__label__bad"])
     lines = [f"__label__good {text}\n" for text in texts(single)] if single else []
     (tmp_path / "q.txt").write_text("".join(lines) + (tmp_path / "q.txt").read_text())
     status, out, err = run("recipe", "new", "q.txt")
@@ -73,7 +73,7 @@ def test_several_labels_of_fasttext_are_several_labels(run, tmp_path, single):  
 NAMES = ["sports", "world"]
 
 
-def parallel(folder: Path, files: dict[str, list[str]]) -> None:
+def write_parallel_files(folder: Path, files: dict[str, list[str]]) -> None:
     for name, lines in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("".join(f"{line}\n" for line in lines))
@@ -104,7 +104,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_texts_and_labels_in_two_files_are_joined(run, tmp_path, layout):  # noqa: F811
-    parallel(tmp_path / "set", LAYOUTS[layout])
+    write_parallel_files(tmp_path / "set", LAYOUTS[layout])
     status, out, err = run("recipe", "new", "set", "-o", "my_training_set.yaml")
     assert (status, err) == (0, "") and "train-my_training_set.csv joins the 60 lines of " in out
     recipe = load_recipe("my_training_set.yaml")
@@ -122,7 +122,7 @@ def test_texts_and_labels_in_two_files_are_joined(run, tmp_path, layout):  # noq
 )
 def test_lines_of_a_file_named_after_a_label_have_this_label(run, tmp_path, files):  # noqa: F811
     lines = dict(zip(files, (texts(60)[:30], texts(60)[30:]), strict=True))
-    parallel(tmp_path / "set", lines)
+    write_parallel_files(tmp_path / "set", lines)
     status, out, err = run("recipe", "new", "set", "-o", "a.yaml")
     assert (status, err) == (0, "") and "train-a.csv joins the 60 lines from " in out
     splits = classification.load_splits(load_recipe("a.yaml"))
@@ -133,12 +133,12 @@ def test_lines_of_a_file_named_after_a_label_have_this_label(run, tmp_path, file
 
 @pytest.mark.parametrize("extra", ["notes.txt", "sports.txt", "pos.csv"])
 def test_a_file_with_another_name_is_not_a_label(tmp_path, extra):
-    parallel(tmp_path, {name: ["a b", "c d"] for name in ("pos.txt", "neg.txt", extra)})
+    write_parallel_files(tmp_path, {name: ["a b", "c d"] for name in ("pos.txt", "neg.txt", extra)})
     assert find_parallel(tmp_path) == {}
 
 
 def test_one_of_two_such_files_finds_the_other(run, tmp_path):  # noqa: F811
-    parallel(tmp_path, {"my_text.txt": texts(600, words=40), "my_labels.txt": NAMES * 300})
+    write_parallel_files(tmp_path, {"my_text.txt": texts(600, words=40), "my_labels.txt": NAMES * 300})
     assert run("recipe", "new", "my_text.txt", "-o", "a.yaml")[0] == 0
     assert load_recipe("a.yaml").task == "classification"
     status, _, _ = run("recipe", "new", "my_text.txt", "-o", "b.yaml", "--task", "language_modeling")
@@ -155,14 +155,14 @@ def test_one_of_two_such_files_finds_the_other(run, tmp_path):  # noqa: F811
     ],
 )  # fmt: skip
 def test_two_files_that_do_not_match_are_refused(run, tmp_path, files, expected_error):  # noqa: F811
-    parallel(tmp_path / "set", files)
+    write_parallel_files(tmp_path / "set", files)
     status, _, err = run("recipe", "new", "set")
     assert status == 2 and expected_error in err and len(err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
 def test_tables_are_removed_if_no_recipe_is_written(run, tmp_path):  # noqa: F811
-    parallel(tmp_path / "set", LAYOUTS["tweeteval"])
+    write_parallel_files(tmp_path / "set", LAYOUTS["tweeteval"])
     status, _, err = run("recipe", "new", "set", "--text", "nothing")
     assert status == 2 and "has no column nothing" in err
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
@@ -171,7 +171,7 @@ def test_tables_are_removed_if_no_recipe_is_written(run, tmp_path):  # noqa: F81
 @pytest.mark.parametrize("refused_number", [1, 2, 4])
 def test_nothing_is_left_if_one_of_several_files_cannot_be_written(run, tmp_path, monkeypatch, refused_number):  # noqa: F811
     """The fourth file is the recipe of the joined tables."""
-    parallel(tmp_path / "set", LAYOUTS["tweeteval"])
+    write_parallel_files(tmp_path / "set", LAYOUTS["tweeteval"])
     written_files = refuse_to_write(monkeypatch, refused_number)
     status, _, err = run("recipe", "new", "set")
     assert status == 1 and "No space left on device" in err and len(err.splitlines()) == 1

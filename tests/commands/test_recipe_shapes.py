@@ -25,7 +25,7 @@ def sets(count: int) -> list[list[str]]:
     return [sorted(draw.sample(KINDS, draw.choice([1, 1, 2]))) for _ in range(count)]
 
 
-def several(folder: Path, name: str) -> Path:
+def multi_label_table(folder: Path, name: str) -> Path:
     """Write a table with several labels per text."""
     sentences, label_sets = texts(90), sets(90)
     if name == "ids.csv":
@@ -76,7 +76,7 @@ def several(folder: Path, name: str) -> Path:
     ],
 )
 def test_several_labels_per_text(run, tmp_path, name, label, separator):  # noqa: F811
-    status, out, err = run("recipe", "new", several(tmp_path, name).name, "-o", "x.yaml")
+    status, out, err = run("recipe", "new", multi_label_table(tmp_path, name).name, "-o", "x.yaml")
     assert (status, err) == (0, "")
     assert "3 labels, of which a text may have several: " in out
     assert ("1 texts have none of them" in out) == (name == "names.tsv")
@@ -326,7 +326,7 @@ def test_a_blank_answer_is_counted_as_no_answer(run, tmp_path):  # noqa: F811
     assert "1 questions have no answer" in run("recipe", "new", "a.csv")[1]
 
 
-def works(folder: Path, count: int) -> None:
+def write_works(folder: Path, count: int) -> None:
     draw = random.Random(5)
     words = [f"{first}{last}" for first in ("ba", "mo", "ri", "tu") for last in ("ck", "ne", "st", "le", "sh")]
     for number in range(2 * count):
@@ -336,14 +336,14 @@ def works(folder: Path, count: int) -> None:
 
 
 def test_a_few_complete_works_are_a_language_model_and_many_a_classifier(run, tmp_path):  # noqa: F811
-    works(tmp_path / "plays", 3)
+    write_works(tmp_path / "plays", 3)
     status, out, err = run("recipe", "new", "plays")
     assert (status, err) == (0, "") and "--task classification tells them apart" in out
     recipe = load_recipe("plays.yaml")
     assert (recipe.task, list(recipe.data.sources)) == ("language_modeling", ["Comedy", "History"])
     assert run("recipe", "new", "plays", "--task", "classification", "-o", "x.yaml")[0] == 0
     assert load_recipe("x.yaml").task == "classification"
-    works(tmp_path / "more", 10)
+    write_works(tmp_path / "more", 10)
     assert run("recipe", "new", "more")[0] == 0
     assert load_recipe("more.yaml").task == "classification"
 

@@ -48,11 +48,11 @@ JSON = {"Content-Type": "application/json"}
 HANGS = 60
 
 
-def console() -> Console:
+def make_console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def ask(url: str, body: object = None, **headers: str) -> tuple[int, dict]:
+def send_request(url: str, body: object = None, **headers: str) -> tuple[int, dict]:
     """Return the status and the JSON content of a response."""
     content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
     request = urllib.request.Request(url, content, {**({} if content is None else JSON), **headers})
@@ -101,7 +101,7 @@ def url(run):
 def label_rows(run: Path, rows: list[dict], folder: Path) -> list[dict]:
     """Return the columns that `toolkit predict --input` adds to the rows."""
     target = folder / "labeled.jsonl"
-    label_file(run, console(), write(folder / "rows.jsonl", rows), target, overwrite=True)
+    label_file(run, make_console(), write(folder / "rows.jsonl", rows), target, overwrite=True)
     predictions = [{name: value for name, value in row.items() if name not in rows[0]} for row in read(target)]
     for row in predictions:
         if "predicted_labels" in row:
@@ -111,14 +111,14 @@ def label_rows(run: Path, rows: list[dict], folder: Path) -> list[dict]:
 
 def test_predictions_equal_those_of_toolkit_predict_to_the_last_digit(run, url, tmp_path):
     for texts in (["cat dog cow"], ["saw axe", "日本語 🙂", "a" * 90]):
-        status, response = ask(f"{url}/predict", {"text": texts if len(texts) > 1 else texts[0]})
+        status, response = send_request(f"{url}/predict", {"text": texts if len(texts) > 1 else texts[0]})
         assert (status, response["predictions"]) == (200, label_rows(run, [{"text": text} for text in texts], tmp_path))
     assert response["notes"] == {"a text longer than 64 tokens, which was cut": [2]}
 
 
 def test_the_run_is_described_without_its_path(run, url):
-    assert ask(f"{url}/health") == (200, {"status": "ok"})
-    status, about = ask(f"{url}/model")
+    assert send_request(f"{url}/health") == (200, {"status": "ok"})
+    status, about = send_request(f"{url}/model")
     assert status == 200 and about["labels"] == sorted(WORDS) and about["length"] == 64
     assert about["metrics"]["test"] == json.loads((run / "metrics.json").read_text())["test"]
     assert about["run"] == "tiny <b>" and str(run.parent) not in json.dumps(about)
@@ -138,8 +138,8 @@ def test_the_page_loads_nothing_and_has_a_label_for_its_input(url):
 def test_concurrent_requests_each_get_their_own_answer(url):
     texts = [" ".join(words[:2]) for words in WORDS.values()] * 4
     with ThreadPoolExecutor(len(texts)) as clients:
-        concurrent_answers = list(clients.map(lambda text: ask(f"{url}/predict", {"text": text}), texts))
-    assert concurrent_answers == [ask(f"{url}/predict", {"text": text}) for text in texts]
+        concurrent_answers = list(clients.map(lambda text: send_request(f"{url}/predict", {"text": text}), texts))
+    assert concurrent_answers == [send_request(f"{url}/predict", {"text": text}) for text in texts]
     assert len({json.dumps(answer) for answer in concurrent_answers}) == len(WORDS)
 
 
@@ -155,7 +155,7 @@ def test_a_port_in_use_and_an_unknown_host_are_reported_in_one_line(run, url, co
 
 
 @contextlib.contextmanager
-def serving(service: Service, timeout: float = HANGS):
+def serve_application(service: Service, timeout: float = HANGS):
     """Run the application on a real server in a thread and yield its address."""
     app = make_app(service, Worker(), {}, "", {"localhost", "my-box"}, timeout)
     with open_socket("127.0.0.1", 0) as listening:
@@ -169,14 +169,14 @@ def serving(service: Service, timeout: float = HANGS):
             thread.join()
 
 
-def answering(answer, timeout: float = HANGS):
+def serve_function(answer, timeout: float = HANGS):
     """Run the application in a thread with a service that does not use Paddle; yields the address."""
     fields = {name: (requests.Texts, ...) for name in ("text", "pair")}
     request = create_model("T", __base__=requests._Request, **fields)
-    return serving(Service("/predict", ("text", "pair"), request, answer), timeout)
+    return serve_application(Service("/predict", ("text", "pair"), request, answer), timeout)
 
 
-def echo(fields, advance):
+def echo_texts(fields, advance):
     return {"predictions": fields["text"]}
 
 
@@ -200,18 +200,18 @@ REFUSED_REQUESTS = {
 
 
 def test_faulty_requests_get_one_line_of_json():
-    with answering(echo) as url:
+    with serve_function(echo_texts) as url:
         for body, expected_status, line in REFUSED_REQUESTS.values():
-            status, answer = ask(f"{url}/predict", body)
+            status, answer = send_request(f"{url}/predict", body)
             assert (status, [*answer]) == (expected_status, ["error"]), answer
             assert answer["error"].startswith(line) and "\n" not in answer["error"]
-        assert ask(f"{url}/predict", {"text": ["a"] * MAX_TEXTS, "pair": ["b"] * MAX_TEXTS})[0] == 200
-        assert ask(f"{url}/nowhere")[0] == 404 and ask(f"{url}/predict")[0] == 405
+        assert send_request(f"{url}/predict", {"text": ["a"] * MAX_TEXTS, "pair": ["b"] * MAX_TEXTS})[0] == 200
+        assert send_request(f"{url}/nowhere")[0] == 404 and send_request(f"{url}/predict")[0] == 405
 
 
 def test_requests_of_other_sites_are_refused():
     body = {"text": "a", "pair": "b"}
-    with answering(echo) as url:
+    with serve_function(echo_texts) as url:
         port = urlsplit(url).port
         for host in (
             "evil.test",
@@ -223,10 +223,10 @@ def test_requests_of_other_sites_are_refused():
             "",
         ):
             for path in ("health", "model", "", "predict"):
-                status, answer = ask(f"{url}/{path}", body if path == "predict" else None, Host=host)
+                status, answer = send_request(f"{url}/{path}", body if path == "predict" else None, Host=host)
                 assert status == 400 and answer["error"].startswith(f"Host {host}: is no name of this server")
         for host in (f"localhost:{port}", "my-box", "192.168.7.7:80", f"[::1]:{port}"):
-            assert ask(f"{url}/predict", body, Host=host, Origin=f"http://{host}")[0] == 200
+            assert send_request(f"{url}/predict", body, Host=host, Origin=f"http://{host}")[0] == 200
         origins = (
             "http://evil.test",
             "null",
@@ -237,10 +237,10 @@ def test_requests_of_other_sites_are_refused():
             f"//127.0.0.1:{port}",
         )
         for origin in origins:
-            status, answer = ask(f"{url}/predict", body, Origin=origin)
+            status, answer = send_request(f"{url}/predict", body, Origin=origin)
             assert status == 403 and answer == {"error": "a page of another origin has sent this"}
         for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
-            assert ask(f"{url}/predict", body, **{"Content-Type": kind})[0] == 415
+            assert send_request(f"{url}/predict", body, **{"Content-Type": kind})[0] == 415
 
 
 def test_a_request_over_the_time_limit_is_stopped_and_the_next_is_computed():
@@ -253,12 +253,12 @@ def test_a_request_over_the_time_limit_is_stopped_and_the_next_is_computed():
         except Exception:
             stopped_requests.append(fields)
             raise
-        return echo(fields, advance)
+        return echo_texts(fields, advance)
 
-    with answering(answer, timeout=0.5) as url:
-        status, response = ask(f"{url}/predict", {"text": "long", "pair": "x"})
+    with serve_function(answer, timeout=0.5) as url:
+        status, response = send_request(f"{url}/predict", {"text": "long", "pair": "x"})
         assert status == 503 and response["error"].startswith("no answer within 0.5 seconds")
-        assert ask(f"{url}/predict", {"text": "short", "pair": "x"}) == (200, {"predictions": ["short"]})
+        assert send_request(f"{url}/predict", {"text": "short", "pair": "x"}) == (200, {"predictions": ["short"]})
         assert len(stopped_requests) == 1
         with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=HANGS)) as slow:
             slow.putrequest("POST", "/predict")
@@ -292,7 +292,7 @@ INCOMPLETE_REQUESTS = {
 @pytest.mark.parametrize("kind", INCOMPLETE_REQUESTS)
 def test_an_incomplete_request_is_closed_after_the_time_limit(kind):
     request_start, next_bytes = INCOMPLETE_REQUESTS[kind]
-    with answering(echo, timeout=0.5) as url:
+    with serve_function(echo_texts, timeout=0.5) as url:
         place = urlsplit(url)
         with socket.create_connection((place.hostname, place.port), timeout=HANGS) as client:
             client.sendall(request_start)
@@ -316,16 +316,19 @@ def test_an_incomplete_request_is_closed_after_the_time_limit(kind):
 
 @pytest.mark.parametrize("kind", INCOMPLETE_REQUESTS)
 def test_incomplete_requests_do_not_block_other_clients(kind):
-    with answering(echo) as url, contextlib.ExitStack() as clients:
+    with serve_function(echo_texts) as url, contextlib.ExitStack() as clients:
         place = urlsplit(url)
         for _ in range(MAX_CONNECTIONS + 50):
             client = clients.enter_context(socket.create_connection((place.hostname, place.port), timeout=HANGS))
             client.sendall(INCOMPLETE_REQUESTS[kind][0])
-        assert ask(f"{url}/predict", {"text": "a", "pair": "b"}) == (200, {"predictions": ["a"]})
+        assert send_request(f"{url}/predict", {"text": "a", "pair": "b"}) == (200, {"predictions": ["a"]})
 
 
 def test_a_connection_that_is_answered_stays_open_for_the_next_request():
-    with answering(echo) as url, contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc)) as client:
+    with (
+        serve_function(echo_texts) as url,
+        contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc)) as client,
+    ):
         for _ in range(3):
             client.request("POST", "/predict", '{"text": "a", "pair": "b"}', JSON)
             assert json.load(client.getresponse()) == {"predictions": ["a"]}
@@ -335,7 +338,7 @@ def test_a_connection_that_is_answered_stays_open_for_the_next_request():
     "request_line", [b"\x00\x01\r\n\r\n", b"GET /health HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nX" + bytes(99999)]
 )
 def test_bytes_that_are_not_http_get_one_line_of_json(request_line):
-    with answering(echo) as url:
+    with serve_function(echo_texts) as url:
         place = urlsplit(url)
         with socket.create_connection((place.hostname, place.port), timeout=HANGS) as client:
             with contextlib.suppress(ConnectionResetError):
@@ -352,18 +355,18 @@ def test_requests_are_computed_one_after_another_and_too_many_are_refused():
         first_started.set()
         assert go_on.wait(HANGS) and len(inside) == 1
         inside.remove(fields)
-        return echo(fields, advance)
+        return echo_texts(fields, advance)
 
-    with answering(answer) as url, ThreadPoolExecutor(2 * MAX_QUEUE_LENGTH) as clients:
+    with serve_function(answer) as url, ThreadPoolExecutor(2 * MAX_QUEUE_LENGTH) as clients:
         fields = {"text": "a", "pair": "b"}
-        first = clients.submit(ask, f"{url}/predict", fields)
+        first = clients.submit(send_request, f"{url}/predict", fields)
         assert first_started.wait(HANGS)
         other_responses = [
-            clients.submit(ask, f"{url}/predict", fields) for _ in range(MAX_QUEUE_LENGTH)
+            clients.submit(send_request, f"{url}/predict", fields) for _ in range(MAX_QUEUE_LENGTH)
         ]  # one does not fit into the queue
         first_refusal = next(as_completed(other_responses))
         assert first_refusal.result() == (503, {"error": "too many requests wait; ask again later"})
-        assert ask(f"{url}/health")[0] == 200
+        assert send_request(f"{url}/health")[0] == 200
         go_on.set()
         assert sorted(response.result()[0] for response in (first, *other_responses)) == [200] * MAX_QUEUE_LENGTH + [
             503
@@ -374,8 +377,8 @@ def test_an_unexpected_error_is_logged_and_hidden_from_the_client(capfd):
     def answer(fields, advance):
         raise OSError(2, "No such file", "/secret/place")
 
-    with answering(answer) as url:
-        status, response = ask(f"{url}/predict", {"text": "a", "pair": "b"})
+    with serve_function(answer) as url:
+        status, response = send_request(f"{url}/predict", {"text": "a", "pair": "b"})
     assert status == 500 and "secret" not in response["error"] and "/secret/place" in capfd.readouterr().err
 
 
@@ -395,13 +398,15 @@ def make_run(task: str, folder: Path, classifier: Path) -> Path:
     short = ["train.max_steps=2", "train.eval_steps=2"]
     if task == "entities":
         changes = [f"train.output_dir={folder}/run", "train.max_steps=100"]
-        return finetune(load_recipe(ner.write_recipe(folder), changes), "a test", console())
+        return finetune(load_recipe(ner.write_recipe(folder), changes), "a test", make_console())
     if task == "answers":
-        return finetune(load_recipe(qa.write_recipe(folder), short), "a test", console())
+        return finetune(load_recipe(qa.write_recipe(folder), short), "a test", make_console())
     for name, words in (("numbers", lm.NUMBERS), ("cats", lm.ANIMALS), ("dogs", lm.ANIMALS)):
-        (folder / f"{name}.txt").write_text(lm.counting(words, 100))
+        (folder / f"{name}.txt").write_text(lm.counting_text(words, 100))
     (folder / "x.yaml").write_text(yaml.safe_dump(lm.RECIPE if task == "ctrl" else lm.REFORMER))
-    return finetune(load_recipe(folder / "x.yaml", [f"train.output_dir={folder}/run", *short]), "a test", console())
+    return finetune(
+        load_recipe(folder / "x.yaml", [f"train.output_dir={folder}/run", *short]), "a test", make_console()
+    )
 
 
 ROWS = {
@@ -422,7 +427,7 @@ def test_each_task_answers_like_its_command_and_in_a_browser(task, recipe_file, 
     fields = {FIELD_OF_COLUMN.get(name, name): [row[name] for row in rows] for name in rows[0]}
     expected_predictions = label_rows(run, rows, tmp_path)
     with serve_run(run) as url:
-        status, response = ask(f"{url}/predict", fields)
+        status, response = send_request(f"{url}/predict", fields)
         assert (status, response["predictions"]) == (200, expected_predictions)
         expected_text = expected_predictions[0].get("predicted_answer") or expected_predictions[0].get(
             "predicted_label"
@@ -434,31 +439,36 @@ def test_each_task_answers_like_its_command_and_in_a_browser(task, recipe_file, 
 def test_a_language_model_answers_like_toolkit_generate(recipe_file, tmp_path):  # noqa: F811
     run = make_run("ctrl", tmp_path, recipe_file)
     expected_texts = [
-        generate_text(run, console(), None, prompt, seed=3 + place, **OPTIONS)
+        generate_text(run, make_console(), None, prompt, seed=3 + place, **OPTIONS)
         for place, prompt in enumerate(GENERATE_FIELDS["prompt"])
     ]
     with serve_run(run) as url:
-        assert ask(f"{url}/generate", GENERATE_FIELDS) == (200, {"generated_texts": expected_texts, "notes": {}})
+        assert send_request(f"{url}/generate", GENERATE_FIELDS) == (
+            200,
+            {"generated_texts": expected_texts, "notes": {}},
+        )
         beams = {"error": "beams: beam search does not sample; remove temperature, top_k and top_p"}
-        assert ask(f"{url}/generate", {**GENERATE_FIELDS, "beams": 2}) == (422, beams)
-        assert ask(f"{url}/generate", {"prompt": "one", "length": 5000})[0] == 422
-        assert ask(f"{url}/generate", {"prompt": "one", "control": "None"})[0] == 422
-        assert ask(f"{url}/generate", {"control": "Animals", "length": 2})[0] == 200
+        assert send_request(f"{url}/generate", {**GENERATE_FIELDS, "beams": 2}) == (422, beams)
+        assert send_request(f"{url}/generate", {"prompt": "one", "length": 5000})[0] == 422
+        assert send_request(f"{url}/generate", {"prompt": "one", "control": "None"})[0] == 422
+        assert send_request(f"{url}/generate", {"control": "Animals", "length": 2})[0] == 200
         look_at(url, {**GENERATE_FIELDS, "prompt": "one two"}, expected_texts[0], tmp_path)
 
 
 @pytest.mark.slow
 def test_a_number_and_a_text_without_control_code(recipe_file, tmp_path):  # noqa: F811
     run = make_run("regression", tmp_path, recipe_file)
-    with serving(make_service(load_run(run))) as url:
-        assert ask(f"{url}/predict", {"text": "cat"})[1]["predictions"] == label_rows(run, [{"text": "cat"}], tmp_path)
+    with serve_application(make_service(load_run(run))) as url:
+        assert send_request(f"{url}/predict", {"text": "cat"})[1]["predictions"] == label_rows(
+            run, [{"text": "cat"}], tmp_path
+        )
     service, token_counts = make_service(load_run(make_run("reformer", tmp_path, recipe_file))), []
     answer = service.answer(service.request(prompt=["one"], length=6).model_dump(), token_counts.append)
     assert len(answer["generated_texts"][0]) >= 6 and len(token_counts) > 6  # it can be interrupted at each token
-    with serving(service) as url:
-        assert ask(f"{url}/generate", {"prompt": "one", "length": 6}) == (200, answer)
-        assert ask(f"{url}/generate", {"length": 6})[1] == {"error": "prompt: Field required"}
-        assert ask(f"{url}/generate", {"prompt": "one", "control": "Numbers"})[0] == 422
+    with serve_application(service) as url:
+        assert send_request(f"{url}/generate", {"prompt": "one", "length": 6}) == (200, answer)
+        assert send_request(f"{url}/generate", {"length": 6})[1] == {"error": "prompt: Field required"}
+        assert send_request(f"{url}/generate", {"prompt": "one", "control": "Numbers"})[0] == 422
 
 
 def look_at(url: str, fields: dict, expected_text: str | None, folder: Path) -> None:

@@ -59,7 +59,7 @@ def recipe(tmp_path):
     return make
 
 
-def problem(recipe: Recipe) -> str:
+def error_of(recipe: Recipe) -> str:
     with pytest.raises(UserError) as error_info:
         classification.load_splits(recipe)
     return str(error_info.value).removeprefix(str(recipe.path))
@@ -206,34 +206,36 @@ def test_a_limit_takes_examples_of_every_label_from_a_sorted_file(recipe):
     ],
 )
 def test_faulty_data_is_reported_at_the_line(recipe, more, rows, expected_error):
-    assert expected_error in problem(recipe(more, train=rows, validation=ROWS))
+    assert expected_error in error_of(recipe(more, train=rows, validation=ROWS))
 
 
 def test_a_missing_file_is_reported_at_its_line(recipe, tmp_path):
     loaded_recipe = recipe()
     (tmp_path / "validation.jsonl").unlink()
-    assert problem(loaded_recipe).startswith(
+    assert error_of(loaded_recipe).startswith(
         f":10: data.files.validation: {tmp_path / 'validation.jsonl'}: no such file"
     )
     relative = recipe(overrides=("data.files.train=gone.jsonl",))
-    assert f"gone.jsonl: no such file here ({Path.cwd()}) or beside the recipe ({tmp_path})" in problem(relative)
+    assert f"gone.jsonl: no such file here ({Path.cwd()}) or beside the recipe ({tmp_path})" in error_of(relative)
 
 
 def test_a_file_of_another_kind_is_reported_at_its_line(recipe, tmp_path):
     loaded_recipe = recipe()
     (tmp_path / "train.jsonl").write_text('{"text": "a", "label"')
-    assert problem(loaded_recipe).startswith(f":9: data.files.train: {tmp_path / 'train.jsonl'}:1: row 1 is not JSON: ")
+    assert error_of(loaded_recipe).startswith(
+        f":9: data.files.train: {tmp_path / 'train.jsonl'}:1: row 1 is not JSON: "
+    )
 
 
 def test_a_label_that_training_never_sees_is_refused(recipe):
     rows = [*ROWS, {"text": "a", "label": "maybe"}]
-    assert "1 rows of the validation split have the label 'maybe'" in problem(recipe(train=ROWS, validation=rows))
-    assert "known: no, yes" in problem(recipe(train=ROWS, validation=ROWS, test=rows))
+    assert "1 rows of the validation split have the label 'maybe'" in error_of(recipe(train=ROWS, validation=rows))
+    assert "known: no, yes" in error_of(recipe(train=ROWS, validation=ROWS, test=rows))
 
 
 def test_no_validation_data_at_all_is_refused(recipe):
-    assert ":5: data.validation_fraction: missing" in problem(recipe(train=ROWS))
-    assert "0.01 of 20 rows is none" in problem(recipe("  validation_fraction: 0.01\n", train=ROWS))
+    assert ":5: data.validation_fraction: missing" in error_of(recipe(train=ROWS))
+    assert "0.01 of 20 rows is none" in error_of(recipe("  validation_fraction: 0.01\n", train=ROWS))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_no_validation_data_at_all_is_refused(recipe):
 )
 def test_an_unknown_option_of_the_built_in_corpus_is_reported_at_its_line(tmp_path, options, expected_error):
     (tmp_path / "x.yaml").write_text(HEAD + f"  dataset: cldr_languages\n  options: {options}\n")
-    assert f":8: {expected_error}" in problem(load_recipe(tmp_path / "x.yaml"))
+    assert f":8: {expected_error}" in error_of(load_recipe(tmp_path / "x.yaml"))
 
 
 def test_a_hub_data_set_is_not_fetched_by_a_check(recipe, tmp_path):

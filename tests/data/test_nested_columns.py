@@ -6,7 +6,7 @@ import json
 
 import datasets
 import pytest
-from test_data import HEAD, cache, problem, recipe  # noqa: F401
+from test_data import HEAD, cache, error_of, recipe  # noqa: F401
 
 from toolkit.errors import UserError
 from toolkit.files import tables
@@ -43,7 +43,9 @@ def test_parquet_too_and_for_language_models(tmp_path):
 def test_a_missing_column_is_refused_with_the_existing_columns(recipe):  # noqa: F811
     loaded_recipe = recipe("  text: doc.text\n  label: n\n", train=ROWS, validation=ROWS)
     existing_columns = "doc.body.en, doc.kind, doc.tags, n"
-    assert problem(loaded_recipe) == f":11: data.text: no column doc.text in the train split; it has {existing_columns}"
+    assert (
+        error_of(loaded_recipe) == f":11: data.text: no column doc.text in the train split; it has {existing_columns}"
+    )
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

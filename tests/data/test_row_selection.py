@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from test_data import HEAD, cache, problem, recipe  # noqa: F401
+from test_data import HEAD, cache, error_of, recipe  # noqa: F401
 
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
@@ -96,7 +96,7 @@ def test_filters_select_rows_for_a_language_model_too(tmp_path):
     ],
 )
 def test_a_selection_without_rows_is_reported_in_one_line(recipe, more, expected_error):  # noqa: F811
-    message = problem(recipe(more, train=ROWS))
+    message = error_of(recipe(more, train=ROWS))
     assert expected_error in message and len(message.splitlines()) == 1
 
 

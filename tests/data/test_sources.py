@@ -48,7 +48,7 @@ def recipe(tmp_path, monkeypatch):
     return make
 
 
-def refusal(recipe) -> str:
+def error_of(recipe) -> str:
     """Return the error of a check and of a run, which must be equal."""
     with pytest.raises(UserError) as check_error:
         check_data(recipe)
@@ -69,7 +69,7 @@ def jsonl(path: Path, rows: list[dict]) -> Path:
 def test_a_pickle_in_the_current_folder_is_not_opened(recipe, tmp_path):
     ran = tmp_path / "ran"
     Path("train.pkl").write_bytes(pickle.dumps(Payload(ran)))
-    assert refusal(recipe("pandas")).startswith(":3: data.dataset: pandas is not read here: only data that cannot run")
+    assert error_of(recipe("pandas")).startswith(":3: data.dataset: pandas is not read here: only data that cannot run")
     assert not ran.exists()
     pickle.loads(Path("train.pkl").read_bytes()).close()  # the payload is a pickle
     assert ran.exists()
@@ -80,7 +80,7 @@ OTHERS = sorted(set(os.listdir(Path(datasets.__file__).parent / "packaged_module
 
 @pytest.mark.parametrize("name", sorted(set(OTHERS) - {"csv", "json", "parquet", "arrow", "text"}))
 def test_every_other_reader_of_the_library_is_refused(recipe, name):
-    assert ":3: data.dataset: " in refusal(recipe(name)) and "set one of json, csv, xlsx, parquet" in refusal(
+    assert ":3: data.dataset: " in error_of(recipe(name)) and "set one of json, csv, xlsx, parquet" in error_of(
         recipe(name)
     )
 
@@ -89,19 +89,19 @@ def test_every_other_reader_of_the_library_is_refused(recipe, name):
     "name", ["hf://datasets/a/b", "https://a.b/c.csv", "a/b/c", "buckets/a", "a/b.py", "s3://x/y", "../nowhere", "/no"]
 )
 def test_an_invalid_name_of_a_data_set_is_refused(recipe, name):
-    assert refusal(recipe(name)).startswith(f":3: data.dataset: {name} is neither a folder nor the name of a hub data")
+    assert error_of(recipe(name)).startswith(f":3: data.dataset: {name} is neither a folder nor the name of a hub data")
 
 
 def test_a_file_as_the_data_set_is_refused_with_its_key(recipe):
     jsonl(Path("t.jsonl"), ROWS)
-    assert "t.jsonl is a file; set its kind (json, csv, xlsx, parquet, arrow, text), and" in refusal(recipe("t.jsonl"))
+    assert "t.jsonl is a file; set its kind (json, csv, xlsx, parquet, arrow, text), and" in error_of(recipe("t.jsonl"))
 
 
 def test_a_folder_with_a_script_is_refused_and_the_script_not_run(recipe, tmp_path):
     Path("corpus").mkdir()
     jsonl(Path("corpus/train.jsonl"), ROWS)
     Path("corpus/corpus.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    assert "corpus.py is a script, which is not run" in refusal(recipe("corpus"))
+    assert "corpus.py is a script, which is not run" in error_of(recipe("corpus"))
     assert not (tmp_path / "ran").exists()
 
 
@@ -109,13 +109,13 @@ def test_a_folder_with_a_script_is_refused_and_the_script_not_run(recipe, tmp_pa
 def test_a_folder_of_other_files_is_refused(recipe, file):
     Path("corpus").mkdir()
     Path("corpus", file).write_bytes(b"PK\x05\x06" + bytes(18) if file.endswith("zip") else b"x")
-    assert refusal(recipe("corpus")).startswith(":3: data.dataset: ")
+    assert error_of(recipe("corpus")).startswith(":3: data.dataset: ")
 
 
 def test_a_folder_of_pickles_is_refused_and_none_opened(recipe, tmp_path):
     Path("corpus").mkdir()
     Path("corpus/train.pkl").write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
-    assert refusal(recipe("corpus")).startswith(":3: data.dataset: ")
+    assert error_of(recipe("corpus")).startswith(":3: data.dataset: ")
     assert not (tmp_path / "ran").exists()
 
 
@@ -124,7 +124,7 @@ def test_a_folder_s_card_may_not_name_data_outside_of_it(recipe, place):
     Path("corpus").mkdir()
     jsonl(Path("corpus/train.jsonl"), ROWS)
     Path("corpus/README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {place}\n---\nText\n")
-    assert f"README.md names data outside of its folder: {place}" in refusal(recipe("corpus"))
+    assert f"README.md names data outside of its folder: {place}" in error_of(recipe("corpus"))
 
 
 def test_a_folder_s_card_may_name_its_own_files(recipe):
@@ -138,7 +138,7 @@ def test_a_folder_s_csv_is_checked_like_a_file_unless_its_card_has_a_layout(reci
     Path("corpus").mkdir()
     rows = "".join(f"text number {index},{index % 2}\n" for index in range(20))
     Path("corpus/train.csv").write_text("text,label\n" + rows + "short\n")
-    assert "corpus/train.csv:22: row 21 has 1 field and the header 2" in refusal(recipe("corpus"))
+    assert "corpus/train.csv:22: row 21 has 1 field and the header 2" in error_of(recipe("corpus"))
     Path("corpus/train.csv").write_text("made by hand\ntext,label\n" + rows)
     card = "configs:\n- {config_name: default, data_files: train.csv, skiprows: 1}"
     Path("corpus/README.md").write_text(f"---\n{card}\n---\nText\n")
@@ -195,7 +195,7 @@ def test_a_csv_row_with_more_fields_than_the_header_does_not_shift_the_columns(r
     Path("t.csv").write_text("text,label\n" + "".join(f"a{index},{index % 2},\n" for index in range(8)))
     assert set(classification.load_splits(loaded_recipe)["train"]["text"]) < {f"a{index}" for index in range(8)}
     Path("t.csv").write_text("text,label\n" + "".join(f"a{index},{index % 2},more\n" for index in range(8)))
-    assert "t.csv:2: row 1 has 3 fields and the header 2; put quotes round a text that holds ','" in refusal(
+    assert "t.csv:2: row 1 has 3 fields and the header 2; put quotes round a text that holds ','" in error_of(
         loaded_recipe
     )
 

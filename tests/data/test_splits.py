@@ -53,7 +53,7 @@ def write_recipe(folder: Path, lines: str) -> Recipe:
     return load_recipe(folder / "x.yaml")
 
 
-def problem(recipe: Recipe) -> str:
+def error_of(recipe: Recipe) -> str:
     with pytest.raises(UserError) as error_info:
         classification.load_splits(recipe)
     return str(error_info.value).removeprefix(str(recipe.path))
@@ -109,7 +109,7 @@ def test_an_unknown_split_is_reported_at_its_line(corpus, tmp_path, splits, expe
 
 
 def test_data_without_a_train_split_is_refused_with_the_existing_splits(corpus):
-    assert problem(corpus("", fit=ROWS, dev=ROWS)).endswith(
+    assert error_of(corpus("", fit=ROWS, dev=ROWS)).endswith(
         "has no split train; it has dev, fit; name one in data.splits: {train: NAME}"
     )
 
@@ -169,7 +169,7 @@ def test_a_validation_split_without_labels_is_refused(corpus):
     loaded_recipe = corpus("", train=ROWS, validation=table([-1, -1]), test=ROWS)
     assert (
         ": data.label: the validation split has no labels (-1 throughout); set data.splits: {validation: NAME}, or"
-        in (problem(loaded_recipe))
+        in (error_of(loaded_recipe))
     )
 
 
@@ -212,7 +212,7 @@ def test_labels_of_json_are_unchanged_and_mixed_types_are_refused(tmp_path):
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"text": "a", "label": 1}]))
     assert re.search(
         r"data\.label: the column label of the train split holds labels of several types|cannot be read as json",
-        problem(write_recipe(tmp_path, lines)),
+        error_of(write_recipe(tmp_path, lines)),
     )
 
 
@@ -265,7 +265,7 @@ def test_errors_list_the_existing_configurations(tmp_path, lines, expected_error
     for split_name in ("train", "dev"):
         (folder / f"{split_name}.csv").write_text(NUMBER_LIKE_ROWS)
     (folder / "README.md").write_text(CARD.format("csv"))
-    message = problem(write_recipe(tmp_path, f"  dataset: {folder}\n{lines}")).replace(str(folder), "CORPUS")
+    message = error_of(write_recipe(tmp_path, f"  dataset: {folder}\n{lines}")).replace(str(folder), "CORPUS")
     assert message.endswith(expected_error)
     loaded_recipe = write_recipe(tmp_path, f"  dataset: {folder}\n  config: fine\n  splits: {{validation: dev}}\n")
     assert sizes(loaded_recipe) == {"train": 7, "validation": 7}

@@ -108,7 +108,7 @@ def write_recipe(tmp_path):
     return write
 
 
-def numbers(answer: dict, split_name: str = "train") -> list[int]:
+def row_numbers(answer: dict, split_name: str = "train") -> list[int]:
     """Return the numbers in the texts of a split's rows."""
     assert "rows" in answer, answer
     return [int(text.removeprefix("text ")) for text in answer["rows"][split_name]]
@@ -128,7 +128,7 @@ def test_only_files_of_the_rows_are_requested_and_the_rows_are_cached(hub, hub_c
         hub.requests.clear()
         question = write_recipe(LIMITS, f"a/{kind}")["recipe"]
         first = answers[question] = hub_client.send({"recipe": question})
-        assert (numbers(first), numbers(first, "validation")) == (list(range(100)), list(range(10)))
+        assert (row_numbers(first), row_numbers(first, "validation")) == (list(range(100)), list(range(10)))
         assert list(first["rows"]) == ["train", "validation"]
         assert fetched_files(hub) == {"train-00000", "train-00001", "validation-00000"}
         assert first["notes"] == [
@@ -158,14 +158,14 @@ def test_a_shuffle_buffer_draws_by_the_seed_and_reads_no_further_than_needed(hub
     first = hub_client.send(question)
     (read,) = {name for name in fetched_files(hub) if name.startswith("train")}  # 30 rows and a buffer of 20: one shard
     begin = ROWS * int(read[-5:])
-    drawn_numbers = numbers(first)
+    drawn_numbers = row_numbers(first)
     assert (
         len(set(drawn_numbers)) == 30
         and set(drawn_numbers) <= set(range(begin, begin + ROWS))
         and drawn_numbers != sorted(drawn_numbers)
     )
     assert "data.streaming: 30 train rows, drawn among 20 at a time" in first["notes"]
-    assert numbers(hub_client.send(write_recipe(lines + "seed: 7\n"))) != drawn_numbers
+    assert row_numbers(hub_client.send(write_recipe(lines + "seed: 7\n"))) != drawn_numbers
     shutil.rmtree(home.parent / "cache")
     hub.requests.clear()
     assert hub_client.send(question) == first and fetched_files(hub)
@@ -181,7 +181,7 @@ def test_the_limit_counts_rows_after_the_filter(hub, hub_client, home, write_rec
     answer = hub_client.send(
         write_recipe(LIMITS.replace("100", "30") + "  filter: {n: ['001', '003'], at.x: [0, 1]}\n")
     )
-    assert numbers(answer) == [number for number in range(100) if number % 5 in (1, 3)][:30]
+    assert row_numbers(answer) == [number for number in range(100) if number % 5 in (1, 3)][:30]
     assert {name for name in fetched_files(hub) if name.startswith("train")} == {"train-00000", "train-00001"}
     assert answer["notes"][0] == (
         "data.streaming: 30 train rows, of 74 that were looked at, in the order of the data set; data.shuffle_buffer "
@@ -190,14 +190,14 @@ def test_the_limit_counts_rows_after_the_filter(hub, hub_client, home, write_rec
     answer = hub_client.send(
         write_recipe("  filter: {at.x: 1}\n  limit: {train: 99, validation: 99}\n  splits: {test: null}\n")
     )
-    assert numbers(answer) == numbers(answer, "validation") == list(range(ROWS, 2 * ROWS))
+    assert row_numbers(answer) == row_numbers(answer, "validation") == list(range(ROWS, 2 * ROWS))
     assert answer["notes"][0] == (
         "data.streaming: the train split has 50 rows that data.filter keeps, fewer than the 99 of data.limit"
     )
     answer = hub_client.send(
         write_recipe("  filter: {label: [bad, good]}\n  limit: {train: 8, validation: 4}\n", "a/typed")
     )
-    assert (numbers(answer), numbers(answer, "validation")) == ([0, 1, 3, 4, 6, 7, 9, 10], [0, 1, 3, 4])
+    assert (row_numbers(answer), row_numbers(answer, "validation")) == ([0, 1, 3, 4, 6, 7, 9, 10], [0, 1, 3, 4])
     for lines, expected_error in {
         "  filter: {n: 7}\n": ":9: data.filter: no row of the train split has these values, of 300 in all",
         "  filter: {m: 7}\n": ":9: data.filter.m: no column m in the train split; it has text, label, n, at.x",

@@ -250,7 +250,7 @@ def in_time() -> Iterator[None]:
     signal.signal(signal.SIGALRM, previous_handler)
 
 
-def outcome(load: Callable[[Path], object], folder: Path) -> str | None:
+def error_of_load(load: Callable[[Path], object], folder: Path) -> str | None:
     """Return the error message for the files in a folder, or None if they load."""
     try:
         load(folder)
@@ -268,7 +268,7 @@ def outcome(load: Callable[[Path], object], folder: Path) -> str | None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_good_file_loads(valid_files, tmp_path, kind):
     folder = Path(shutil.copytree(valid_files(kind), tmp_path / "x"))
-    assert outcome(KINDS[kind].load, folder) is None
+    assert error_of_load(KINDS[kind].load, folder) is None
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -277,7 +277,7 @@ def test_a_bad_file_is_named_in_one_line(valid_files, tmp_path, capfd, kind, nam
     folder = Path(shutil.copytree(valid_files(kind), tmp_path / "x"))
     damage(folder / KINDS[kind].file, name)
     capfd.readouterr()  # `datasets` shows a progress bar on its first write
-    message = outcome(KINDS[kind].load, folder)
+    message = error_of_load(KINDS[kind].load, folder)
     if message is None:
         assert name not in UNREADABLE or (kind, name) in HARMLESS
         return
@@ -292,5 +292,5 @@ def test_an_index_may_not_name_files_outside_its_folder(valid_files, tmp_path, p
     folder = Path(shutil.copytree(valid_files("an index"), tmp_path / "x"))
     save_file({"a": np.zeros(1, np.float32)}, tmp_path / "x" / "secret.safetensors")
     (folder / KINDS["an index"].file).write_text(json.dumps({"weight_map": {"classifier.dense.weight": place}}))
-    message = outcome(KINDS["an index"].load, folder)
+    message = error_of_load(KINDS["an index"].load, folder)
     assert message is not None and "it should be a .safetensors file of the same folder" in message

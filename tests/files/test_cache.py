@@ -61,21 +61,21 @@ def read(tmp_path, monkeypatch) -> Callable[[], object]:
     return result
 
 
-def entries(folder: Path) -> list[Path]:
+def cache_entries(folder: Path) -> list[Path]:
     return sorted(path for kind in (folder / "cache").iterdir() for path in kind.iterdir())
 
 
-def times(folder: Path) -> dict[Path, int]:
+def file_times(folder: Path) -> dict[Path, int]:
     """Return the time of each file; the file with an entry's name has the time of the last use."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != cache.NAME_FILE}
 
 
 def test_the_second_read_creates_no_entry(read, tmp_path, capfd):
     first = read()
-    first_times = times(tmp_path / "cache")
-    assert {path.parent.name for path in entries(tmp_path)} == {"rows", "tokens", "tokenizers"}
+    first_times = file_times(tmp_path / "cache")
+    assert {path.parent.name for path in cache_entries(tmp_path)} == {"rows", "tokens", "tokenizers"}
     assert read() == first
-    assert times(tmp_path / "cache") == first_times
+    assert file_times(tmp_path / "cache") == first_times
     assert capfd.readouterr().err == ""
 
 
@@ -89,8 +89,8 @@ SOME = (
 @pytest.mark.parametrize("name", SOME)
 def test_a_damaged_file_of_the_cache_is_rebuilt(read, tmp_path, capfd, name):
     first = read()
-    for number in range(len(entries(tmp_path))):
-        entry = entries(tmp_path)[number]
+    for number in range(len(cache_entries(tmp_path))):
+        entry = cache_entries(tmp_path)[number]
         for file in sorted(path.relative_to(entry) for path in entry.rglob("*") if path.is_file()):
             damage(entry / file, name)
             assert read() == first
@@ -113,11 +113,11 @@ def test_swapped_entries_are_rebuilt(read, tmp_path, capfd, kind):
 @pytest.mark.parametrize("make", [lambda path: path.write_text("x"), os.mkfifo, lambda path: path.symlink_to(path)])
 def test_a_foreign_file_at_the_path_of_an_entry_is_replaced(read, tmp_path, capfd, make):
     first = read()
-    for entry in entries(tmp_path):
+    for entry in cache_entries(tmp_path):
         shutil.rmtree(entry)
         make(entry)
     assert read() == first
-    assert capfd.readouterr().err.count("note: the cache is damaged") == len(entries(tmp_path))
+    assert capfd.readouterr().err.count("note: the cache is damaged") == len(cache_entries(tmp_path))
 
 
 def test_a_read_only_cache_does_not_prevent_reading_data(read, tmp_path, capfd):
@@ -244,7 +244,7 @@ def test_a_gate_continues_if_its_measurements_cannot_be_cached(tmp_path, monkeyp
 DAY = 86400
 
 
-def command(capsys, *arguments: str) -> tuple[int, str]:
+def run_cache_command(capsys, *arguments: str) -> tuple[int, str]:
     with pytest.raises(SystemExit) as exit_info:
         cli.main(["cache", *arguments])
     return exit_info.value.code, capsys.readouterr().out
@@ -261,13 +261,13 @@ def create_entry(kind: str, key: str) -> Path:
 def test_all_entries_of_a_recipe_are_listed_cleared_and_rebuilt(read, tmp_path, capsys):
     first = read()
     place = tmp_path / "cache"
-    cached_entries = entries(tmp_path)
+    cached_entries = cache_entries(tmp_path)
     assert [entry.path for entry in list_entries(place)] == cached_entries and {
         path.parent.name for path in cached_entries
     } <= set(KINDS)
     size = sum(path.stat().st_size for entry in cached_entries for path in entry.rglob("*") if path.is_file())
     assert sum(entry.size for entry in list_entries(place)) == size
-    status, output = command(capsys)
+    status, output = run_cache_command(capsys)
     assert status == 0 and f"{place}: {len(cached_entries)} entries, " in output and "tokenizers" in output
     for lock_path in list(cache._held_locks):  # as when the run has ended
         os.close(cache._held_locks.pop(lock_path))
@@ -306,7 +306,7 @@ def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkey
     foreign_files.append(foreign_draft / "text")
     for path in (abandoned_draft, empty, foreign_draft):
         os.utime(path, (time.time() - DAY,) * 2)
-    status, output = command(capsys, "clear")
+    status, output = run_cache_command(capsys, "clear")
     assert status == 0 and f"{place}: removed 4 entries, " in output
     assert not any(path.exists() for path in (*own_entries, abandoned_draft, empty)) and young.is_dir()
     assert all(path.read_text() == "mine" for path in (*foreign_files, outside / "mine"))
@@ -338,11 +338,11 @@ sys.stdin.read()
     unused_entry = create_entry("weights", "b")
     with subprocess.Popen([sys.executable, "-c", user], **pipes) as run:
         used = Path(run.stdout.readline().strip())
-        status, output = command(capsys, "clear")
+        status, output = run_cache_command(capsys, "clear")
         assert status == 0 and "removed 1 entry, " in output and "a run is using 1 entry, " in output
         assert (used / "x").read_text() == "x" and not unused_entry.exists()
         run.communicate()
-    assert "removed 1 entry" in command(capsys, "clear")[1] and not used.exists()
+    assert "removed 1 entry" in run_cache_command(capsys, "clear")[1] and not used.exists()
 
 
 def test_an_entry_that_is_cleared_before_its_lock_is_rebuilt(tmp_path, monkeypatch):
@@ -366,12 +366,12 @@ def test_an_entry_that_cannot_be_removed_is_reported(tmp_path, monkeypatch, caps
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     folder = create_entry("tokens", "a")
     monkeypatch.setattr("toolkit.files.cache.os.rename", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only")))
-    status, output = command(capsys, "clear")
+    status, output = run_cache_command(capsys, "clear")
     assert status == 1 and f"{folder}: cannot be removed: Read-only file system" in output.replace("\n", "")
     assert (folder / "x").is_file() and [path.name for path in folder.parent.iterdir()] == ["a"]
 
 
 def test_a_missing_cache_is_empty(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "none"))
-    assert command(capsys, "clear") == (0, f"{tmp_path / 'none'}: removed 0 entries, 0.0 MB\n")
-    assert command(capsys)[0] == 0 and not (tmp_path / "none").exists()
+    assert run_cache_command(capsys, "clear") == (0, f"{tmp_path / 'none'}: removed 0 entries, 0.0 MB\n")
+    assert run_cache_command(capsys)[0] == 0 and not (tmp_path / "none").exists()

@@ -45,16 +45,16 @@ ALWAYS = {"unlink", "rmtree", "rmdir", "removedirs", "renames", "truncate", "wri
 OF_A_MODULE = {"remove", "replace", "rename", "move"}
 
 
-def deleting(call: ast.Call) -> str | None:
+def deleting_name(call: ast.Call) -> str | None:
     """Return the name by which a call deletes or replaces a file, or None for other calls."""
     if isinstance(call.func, ast.Name):
-        return "open" if call.func.id == "open" and writes(call, 1) else None
+        return "open" if call.func.id == "open" and may_truncate(call, 1) else None
     if not isinstance(call.func, ast.Attribute):
         return None
     name, on = call.func.attr, call.func.value
     module = on.id if isinstance(on, ast.Name) else ""
     if name == "open" and module != "os":
-        return name if writes(call, 0) else None
+        return name if may_truncate(call, 0) else None
     if name in ALWAYS:
         return None if module == "files" else name  # functions of toolkit/parity/exchange/files.py
     if name in OF_A_MODULE and module in ("os", "shutil"):
@@ -63,7 +63,7 @@ def deleting(call: ast.Call) -> str | None:
     return name if is_of_a_path else None
 
 
-def writes(call: ast.Call, place: int) -> bool:
+def may_truncate(call: ast.Call, place: int) -> bool:
     """Return whether a call of ``open`` may truncate a file by its mode; a variable mode counts as any mode."""
     mode_arguments = [word.value for word in call.keywords if word.arg == "mode"] or call.args[place : place + 1]
     return any(not isinstance(mode, ast.Constant) or "w" in str(mode.value) for mode in mode_arguments)
@@ -76,7 +76,9 @@ def modules_that_delete() -> set[str]:
         for folder in ("toolkit", "models")
         for path in (ROOT / folder).rglob("*.py")
         if not (module := path.relative_to(ROOT).as_posix()).startswith(FILES)
-        and any(isinstance(node, ast.Call) and deleting(node) for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+        and any(
+            isinstance(node, ast.Call) and deleting_name(node) for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        )
     }
 
 
@@ -209,7 +211,7 @@ def everything_in(folder: Path) -> dict[str, bytes | str | None]:
     }
 
 
-def leave(*arguments: object) -> int:
+def exit_status_of(*arguments: object) -> int:
     """Run a command and return its exit status."""
     with pytest.raises(SystemExit) as exit_info:
         cli.main(list(map(str, arguments)))
@@ -219,14 +221,17 @@ def leave(*arguments: object) -> int:
 @pytest.mark.parametrize("more", [(), ("--processes", "2")])
 def test_finetune_refuses_a_foreign_folder_and_changes_nothing(recipe_file, foreign_folder, capfd, more):  # noqa: F811
     initial_contents = everything_in(foreign_folder)
-    assert leave("finetune", recipe_file, f"train.output_dir={foreign_folder}", "--skip-parity", "a test", *more) == 2
+    assert (
+        exit_status_of("finetune", recipe_file, f"train.output_dir={foreign_folder}", "--skip-parity", "a test", *more)
+        == 2
+    )
     assert capfd.readouterr().err.count("\n") == 1 and everything_in(foreign_folder) == initial_contents
 
 
 def test_finetune_new_trains_next_to_a_foreign_folder(recipe_file, foreign_folder):  # noqa: F811
     initial_contents = everything_in(foreign_folder)
     short = ("train.max_steps=1", "--skip-parity", "a test", "--new")
-    assert leave("finetune", recipe_file, f"train.output_dir={foreign_folder}", *short) == 0
+    assert exit_status_of("finetune", recipe_file, f"train.output_dir={foreign_folder}", *short) == 0
     assert (foreign_folder.with_name("theirs-2") / "metrics.json").is_file() and everything_in(
         foreign_folder
     ) == initial_contents
@@ -247,7 +252,7 @@ def test_commands_with_an_output_keep_a_foreign_folder_unchanged(run, foreign_fo
         ("recipe", "copy", "reformer_cls", foreign_folder / name),
         ("recipe", "new", rows, "--output", foreign_folder / name),
     ):
-        assert leave(*arguments) == 2, arguments
+        assert exit_status_of(*arguments) == 2, arguments
         err = capfd.readouterr().err
         assert (
             err.count("\n") == 1 and err.startswith("error: ") and everything_in(foreign_folder) == initial_contents
@@ -260,7 +265,7 @@ def test_commands_with_an_output_keep_a_foreign_folder_unchanged(run, foreign_fo
 def test_a_gate_adds_its_report_to_a_foreign_folder_and_changes_nothing(foreign_folder, capfd):
     """Check that a file with the name of a report is reported."""
     initial_contents = everything_in(foreign_folder)
-    status = leave(*GATE, "--output", foreign_folder)
+    status = exit_status_of(*GATE, "--output", foreign_folder)
     if "cpu/junit.xml" in initial_contents:
         assert (
             status == 2
@@ -276,14 +281,14 @@ def test_a_gate_adds_its_report_to_a_foreign_folder_and_changes_nothing(foreign_
 
 def test_a_folder_that_is_not_an_export_is_not_replaced(run, tmp_path, capfd):  # noqa: F811
     target = tmp_path / "hf"
-    assert leave("export", run, "--format", "hf", "--output", target) == 0
+    assert exit_status_of("export", run, "--format", "hf", "--output", target) == 0
     (target / "notes.txt").write_text("mine")
     initial_contents = everything_in(target)
-    assert leave("export", run, "--format", "hf", "--output", target, "--overwrite") == 2
+    assert exit_status_of("export", run, "--format", "hf", "--output", target, "--overwrite") == 2
     assert "holds notes.txt, which is not part of the export" in capfd.readouterr().err
     assert everything_in(target) == initial_contents
     (target / "notes.txt").unlink()
-    assert leave("export", run, "--format", "hf", "--output", target, "--overwrite") == 0
+    assert exit_status_of("export", run, "--format", "hf", "--output", target, "--overwrite") == 0
 
 
 def test_a_corrected_map_is_not_replaced(tmp_path, capfd):
@@ -291,7 +296,7 @@ def test_a_corrected_map_is_not_replaced(tmp_path, capfd):
     for name in ("port.py", "reference.py"):
         (tmp_path / name).write_text("")
     pair = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")
-    assert leave("parity", "map", *pair, "-o", map_file) == 2
+    assert exit_status_of("parity", "map", *pair, "-o", map_file) == 2
     assert "map.yaml: exists" in capfd.readouterr().err and map_file.read_text() == "corrected: by hand"
 
 

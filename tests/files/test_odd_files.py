@@ -51,7 +51,7 @@ def recipe_of(folder: Path, file: str | Path, kind: str | None = None):
     return load_recipe(folder / "x.yaml")
 
 
-def refusal(folder: Path, file: str, kind: str) -> str:
+def error_of(folder: Path, file: str, kind: str) -> str:
     """Return the error of a check of a file, without the file's name."""
     with pytest.raises(UserError) as error_info:
         check_data(recipe_of(folder, file, kind))
@@ -105,7 +105,7 @@ BAD = {
 def test_errors_name_the_user_s_file_and_its_line(tmp_path, name):
     kind, content, expected_error = BAD[name]
     (tmp_path / name).write_bytes(content)
-    message = refusal(tmp_path, name, kind)
+    message = error_of(tmp_path, name, kind)
     assert expected_error in message and "scratch" not in message and "cache" not in message
 
 
@@ -182,7 +182,7 @@ def test_too_many_columns_are_refused(tmp_path):
     nested_rows = "".join(json.dumps({"text": "a", "more": {f"k{row}": 1}}) + "\n" for row in range(20_000))
     (tmp_path / "n.jsonl").write_text(nested_rows)
     for name, kind in {"t.csv": "csv", "t.jsonl": "json", "n.jsonl": "json"}.items():
-        assert refusal(tmp_path, name, kind).startswith(" has more than 8,192 columns by row ")
+        assert error_of(tmp_path, name, kind).startswith(" has more than 8,192 columns by row ")
         with pytest.raises(UserError, match=rf"^{tmp_path / name} has more than 8,192 columns by row"):
             inspect_data(tmp_path / name)
         if name != "n.jsonl":  # `predict` only reads the text of this file

@@ -248,15 +248,15 @@ LAYOUT = ("delimiter", "encoding", "quote", "columns")
 DELIMITERS = {"a short row of a semicolon file": ";"}
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a value without Arrow's additions: None for a missing key, and replaced surrogates."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items() if item is not None}
+        return {key: plain_value(item) for key, item in value.items() if item is not None}
     return HALF if value == "\ud83d" else value
 
 
 def as_rows(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
-    return (tuple(names), *(tuple(map(plain, row)) for row in rows))
+    return (tuple(names), *(tuple(map(plain_value, row)) for row in rows))
 
 
 def trained_on(path: Path, kind: str, layout: Mapping[str, Any]) -> Any:
@@ -278,7 +278,7 @@ def read_for_prediction(
     return as_rows(table.names, (row for columns in parts for row in zip(*columns, strict=True)))
 
 
-def outcome(path: Path, read: Callable[[], Any]) -> Any:
+def content_or_error(path: Path, read: Callable[[], Any]) -> Any:
     """Return the content of a file, or the message about it without its name."""
     try:
         return read()
@@ -301,14 +301,14 @@ def test_runs_predictions_and_new_recipes_read_or_refuse_a_file_equally(tmp_path
         assert rows is not None
         return as_rows(rows.column_names, (row.values() for row in rows))
 
-    new = outcome(path, read_draft)
+    new = content_or_error(path, read_draft)
     layout = (
         {key: getattr(data_files[0], key) for key in LAYOUT}
         if data_files
         else {"delimiter": DELIMITERS.get(description)}
     )
     kind = data_files[0].kind if data_files else KIND_BY_ENDING.get(content_ending(path), "csv")
-    run = outcome(path, lambda: trained_on(path, kind, layout))
+    run = content_or_error(path, lambda: trained_on(path, kind, layout))
     columns = layout.get("columns")
     layout_options = {key: layout.get(key) for key in ("encoding", "quote")} | {
         "columns": columns and ",".join(columns)
@@ -316,7 +316,7 @@ def test_runs_predictions_and_new_recipes_read_or_refuse_a_file_equally(tmp_path
     if name.endswith((".label", ".txt")):  # for other files, the default delimiter is correct
         layout_options["delimiter"] = layout.get("delimiter")
     required_columns = ("text",) if isinstance(new, str) or "text" in new[0] else ()
-    prediction = outcome(
+    prediction = content_or_error(
         path,
         lambda: read_for_prediction(path, load_recipe(tmp_path / "plain.yaml"), required_columns, **layout_options),
     )
@@ -328,7 +328,7 @@ def test_a_file_with_only_a_header_has_no_rows_to_learn(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,n\n")
     assert read_table(path, ["text"]).size == 0
-    assert outcome(path, lambda: inspect_data(path)) == ": holds no rows"
+    assert content_or_error(path, lambda: inspect_data(path)) == ": holds no rows"
     with pytest.raises(UserError, match=r"x.yaml:2: data.files.train: the train split is empty$"):
         trained_on(path, "csv", {})
 
@@ -351,7 +351,9 @@ def test_unnamed_columns_get_names_in_a_run_but_not_in_a_labeled_file(tmp_path):
 def test_another_kind_of_file_is_refused_equally(tmp_path, name, content, expected_error):
     path = tmp_path / name
     path.write_bytes(content)
-    messages = [outcome(path, read) for read in (lambda: inspect_data(path), lambda: read_table(path, ["text"]))]
+    messages = [
+        content_or_error(path, read) for read in (lambda: inspect_data(path), lambda: read_table(path, ["text"]))
+    ]
     assert messages[1].startswith(expected_error)
     assert (
         messages[0].partition("; --task language_modeling")[0] == messages[1]

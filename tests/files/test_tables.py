@@ -58,7 +58,7 @@ def read(path: Path, **options) -> list[dict]:
         return list(csv.DictReader(file, **options))
 
 
-def copy(source: Path, target: Path, required_columns: tuple[str, ...] = ("text",), new_values=VALUES) -> Path:
+def copy_table(source: Path, target: Path, required_columns: tuple[str, ...] = ("text",), new_values=VALUES) -> Path:
     table = read_table(source, required_columns, infers_schema=target.suffix == ".parquet")
     with open_table_writer(target, table, NEW_COLUMNS) as writer:
         for rows in table.chunks():
@@ -75,7 +75,7 @@ TABULAR = [".csv", ".tsv", ".jsonl", ".json", ".parquet"]
 @pytest.mark.parametrize("source", TABULAR)
 def test_every_format_is_copied_into_every_format_with_values_and_order(source, target, chunk, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "CHUNK_ROWS", chunk)
-    copied_rows = read(copy(write(tmp_path / f"in{source}", ROWS), tmp_path / f"out{target}"))
+    copied_rows = read(copy_table(write(tmp_path / f"in{source}", ROWS), tmp_path / f"out{target}"))
     text = target in (".csv", ".tsv")
     new = [["a", "", "c, d"], ["0.1", "", "1e-30"], ["0", "", "7"]] if text else VALUES
     new_cells = [dict(zip(NEW_COLUMNS, values, strict=True)) for values in zip(*new, strict=True)]
@@ -100,7 +100,7 @@ def test_every_format_is_copied_into_every_format_with_values_and_order(source, 
 )  # fmt: skip
 def test_a_copy_is_equal_byte_for_byte(name, content, expected_content, tmp_path):
     (tmp_path / name).write_bytes(content)
-    target = copy(tmp_path / name, tmp_path / f"out{Path(name).suffix}", new_values=[["a"], [0.1], [0]])
+    target = copy_table(tmp_path / name, tmp_path / f"out{Path(name).suffix}", new_values=[["a"], [0.1], [0]])
     assert target.read_bytes() == expected_content
 
 
@@ -114,10 +114,10 @@ def test_an_empty_line_is_a_row_in_a_table_of_one_column(tmp_path):
 
 def test_keys_of_some_rows_are_columns_of_all_rows(tmp_path):
     (tmp_path / "a.json").write_text('[{"a": 1, "text": "x"}, {"text": null, "b": {"c": [2.5, true]}},\n{"text": "y"}]')
-    assert read(copy(tmp_path / "a.json", tmp_path / "b.csv"))[1] == {
+    assert read(copy_table(tmp_path / "a.json", tmp_path / "b.csv"))[1] == {
         "a": "", "text": "", "b": '{"c": [2.5, true]}', "label": "", "share": "", "place": "",
     }  # fmt: skip
-    assert [row["a"] for row in read(copy(tmp_path / "a.json", tmp_path / "b.parquet"))] == [1, None, None]
+    assert [row["a"] for row in read(copy_table(tmp_path / "a.json", tmp_path / "b.parquet"))] == [1, None, None]
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
@@ -139,19 +139,19 @@ def test_the_types_and_metadata_of_parquet_are_kept(tmp_path):
     }
     original_table = pa.table(columns).replace_schema_metadata({"from": "a test"})
     pq.write_table(original_table, tmp_path / "a.parquet")
-    copied_table = pq.read_table(copy(tmp_path / "a.parquet", tmp_path / "b.parquet"))
+    copied_table = pq.read_table(copy_table(tmp_path / "a.parquet", tmp_path / "b.parquet"))
     assert copied_table.select(list(columns)).equals(original_table, check_metadata=True)
-    assert read(copy(tmp_path / "a.parquet", tmp_path / "b.csv"))[0] == {
+    assert read(copy_table(tmp_path / "a.parquet", tmp_path / "b.csv"))[0] == {
         "text": "x", "day": "2020-01-02", "price": "1.50", "small": "1", "label": "a", "share": "0.1", "place": "0",
     }  # fmt: skip
-    assert read(copy(tmp_path / "a.parquet", tmp_path / "b.jsonl"))[0]["day"] == "2020-01-02"
+    assert read(copy_table(tmp_path / "a.parquet", tmp_path / "b.jsonl"))[0]["day"] == "2020-01-02"
 
 
 def test_a_header_alone_is_a_table_without_rows(tmp_path):
     (tmp_path / "a.csv").write_text("text,b\n")
-    assert copy(tmp_path / "a.csv", tmp_path / "b.csv").read_text() == "text,b,label,share,place\n"
-    assert copy(tmp_path / "a.csv", tmp_path / "b.json").read_text() == "[]\n"
-    assert read(copy(tmp_path / "a.csv", tmp_path / "b.parquet")) == []
+    assert copy_table(tmp_path / "a.csv", tmp_path / "b.csv").read_text() == "text,b,label,share,place\n"
+    assert copy_table(tmp_path / "a.csv", tmp_path / "b.json").read_text() == "[]\n"
+    assert read(copy_table(tmp_path / "a.csv", tmp_path / "b.parquet")) == []
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
@@ -228,10 +228,10 @@ def test_a_folder_a_pipe_and_a_missing_file_are_refused(tmp_path):
 def test_values_that_the_output_format_cannot_hold_are_reported(tmp_path):
     (tmp_path / "mixed.jsonl").write_text('{"text": "x", "a": 1}\n{"text": "x", "a": "b"}\n')
     with pytest.raises(UserError, match=r"several types in its column a \(rows 1 to 2\), which parquet cannot; write"):
-        copy(tmp_path / "mixed.jsonl", tmp_path / "out.parquet")
+        copy_table(tmp_path / "mixed.jsonl", tmp_path / "out.parquet")
     pq.write_table(pa.table({"text": ["x"], "image": [b"\1"]}), tmp_path / "bytes.parquet")
     with pytest.raises(UserError, match="a column of the input holds bytes, which only parquet can"):
-        copy(tmp_path / "bytes.parquet", tmp_path / "out.csv")
+        copy_table(tmp_path / "bytes.parquet", tmp_path / "out.csv")
     assert not list(tmp_path.glob("out*")) and not list(tmp_path.glob(".*"))
 
 

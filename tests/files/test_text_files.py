@@ -45,7 +45,7 @@ def rows_of(recipe) -> list[tuple[str, str]]:
     return sorted(labeled_texts, key=lambda row: (ROWS.index(row) if row in ROWS else -1, row))
 
 
-def refusal(recipe) -> str:
+def error_of(recipe) -> str:
     with pytest.raises(UserError) as problem:
         check_data(recipe)
     assert "\n" not in str(problem.value)
@@ -71,7 +71,7 @@ def test_a_tsv_file_is_read_with_tabs(recipe):
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
 def test_a_missing_delimiter_is_proposed_and_the_proposal_works(recipe, delimiter):
-    message = refusal(recipe(table(delimiter)))
+    message = error_of(recipe(table(delimiter)))
     proposed_value = json.dumps(delimiter)
     assert message.startswith("x.yaml:2: data.delimiter: ") and message.endswith(
         f"set data.delimiter: {proposed_value}"
@@ -80,9 +80,9 @@ def test_a_missing_delimiter_is_proposed_and_the_proposal_works(recipe, delimite
 
 
 def test_a_wrong_delimiter_is_detected_by_the_missing_column(recipe):
-    message = refusal(recipe("text,label\na,b\nc,d\n", "data.delimiter=;"))
+    message = error_of(recipe("text,label\na,b\nc,d\n", "data.delimiter=;"))
     assert message.startswith("command line: data.delimiter: ") and 'set data.delimiter: ","' in message
-    message = refusal(recipe("id, long;text;label\n1;a;b\n2;c;d\n"))
+    message = error_of(recipe("id, long;text;label\n1;a;b\n2;c;d\n"))
     assert "x.yaml:2: data.delimiter: " in message and 'set data.delimiter: ";"' in message
 
 
@@ -108,7 +108,7 @@ def test_files_are_read_in_the_encoding_of_the_recipe(recipe, encoding):
     [("cp1252", "cp1252", "Café,"), ("latin-1", "cp1252", "Café,"), ("utf-16", "utf-16", "Café,")],
 )
 def test_another_encoding_than_utf_8_is_proposed_and_the_proposal_works(recipe, encoding, proposed_value, sample):
-    message = refusal(recipe(table(",").encode(encoding)))
+    message = error_of(recipe(table(",").encode(encoding)))
     assert message.startswith("x.yaml:2: data.encoding: rows.csv is not utf-8 (byte ")
     assert message.endswith(f": set {proposed_value}") and (sample in message or encoding == "utf-16")
     assert rows_of(recipe(table(",").encode(encoding), f"data.encoding={proposed_value}")) == ROWS
@@ -147,7 +147,7 @@ def test_language_models_read_texts_in_the_recipe_s_encoding(tmp_path, monkeypat
     lines = "task: language_modeling\nmodel: {name: ctrl}\ntokenizer: {vocab_size: 300}\n" + HEAD
     shares = "validation_fraction: 0.3, test_fraction: 0.3"
     Path("x.yaml").write_text(lines + f"data: {{dataset: text, sources: {{Books: a.txt}}, max_length: 8, {shares}}}\n")
-    assert "set cp1252" in refusal(load_recipe("x.yaml"))
+    assert "set cp1252" in error_of(load_recipe("x.yaml"))
     recipe = load_recipe("x.yaml", ["data.encoding=cp1252"])
     # Equal documents go into one split; a number in each keeps them apart.
     numbered_text = "".join(f"{number} Über Flüsse und Bäche.\n\n" for number in range(900))
@@ -176,7 +176,7 @@ def test_an_unknown_delimiter_or_encoding_is_refused_at_its_line(recipe, overrid
 
 def test_a_compressed_file_in_another_encoding_is_refused(recipe):
     compressed_table = gzip.compress(table(",").encode("cp1252"))
-    message = refusal(recipe(compressed_table, "data.encoding=cp1252", name="rows.csv.gz"))
+    message = error_of(recipe(compressed_table, "data.encoding=cp1252", name="rows.csv.gz"))
     assert "rows.csv.gz is packed, and cannot be read as cp1252; unpack it" in message
 
 
@@ -204,9 +204,9 @@ def test_a_pattern_names_several_files_and_a_run_folder_s_recipe_finds_them(tmp_
     (tmp_path / "run" / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
     assert rows_of(load_recipe(tmp_path / "run" / "recipe.yaml")) == ROWS
     (tmp_path / "beside" / "rows[1]" / "part1.csv").write_text("text,other\na,b\n")
-    message = refusal(recipe)
+    message = error_of(recipe)
     assert "part1.csv has not the columns of " in message and message.endswith("they differ in label, other")
-    assert "data.files.train: none/*.csv: no such file here" in refusal(
+    assert "data.files.train: none/*.csv: no such file here" in error_of(
         load_recipe(tmp_path / "beside" / "x.yaml", ["data.files.train=none/*.csv"])
     )
 
@@ -223,9 +223,9 @@ def test_a_folder_of_texts_for_each_label(tmp_path, monkeypatch):
     )
     assert check_data(load_recipe("x.yaml")) == []
     assert rows_of(load_recipe("x.yaml")) == ROWS
-    assert "data.sources.ja: none/*: no such file here" in refusal(load_recipe("x.yaml", ["data.sources.ja=none/*"]))
+    assert "data.sources.ja: none/*: no such file here" in error_of(load_recipe("x.yaml", ["data.sources.ja=none/*"]))
     (tmp_path / "told" / "ja" / "1.txt").write_text(" \n")
-    assert "data.sources.ja: told/ja/1.txt is empty" in refusal(load_recipe("x.yaml")).replace(f"{tmp_path}/", "")
+    assert "data.sources.ja: told/ja/1.txt is empty" in error_of(load_recipe("x.yaml")).replace(f"{tmp_path}/", "")
 
 
 #: Encoding -> a few words, as in a table.

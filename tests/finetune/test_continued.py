@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from test_finish_early import finish, interrupted_run, train_until  # noqa: F401
+from test_finish_early import finish_run, interrupted_run, train_until  # noqa: F401
 from test_train import gate, recipe_file, run, train  # noqa: F401
 
 from toolkit.errors import UserError
@@ -130,7 +130,7 @@ def test_an_unfinished_adapter_is_merged(gate, recipe_file, tmp_path, continue_r
     first_run = train_until(5, recipe_file, tmp_path / "begun", "train.lora={rank: 2}")
     status, output = continue_run(first_run, tmp_path / "new", "train.max_steps=1", skip=False)
     assert status == 0, output
-    finish(first_run)
+    finish_run(first_run)
     merged_weights = load_file(first_run / "model/model.safetensors")
     assert begins_with(gate).keys() == merged_weights.keys()
     for name, value in begins_with(gate).items():

@@ -52,7 +52,7 @@ def run_copy(interrupted_run, tmp_path) -> Path:
     return Path(shutil.copytree(interrupted_run, tmp_path / "run"))
 
 
-def finish(folder: Path) -> str:
+def finish_run(folder: Path) -> str:
     output = io.StringIO()
     finish_early(folder, Console(file=output, width=200))
     return output.getvalue()
@@ -63,7 +63,7 @@ def test_the_best_weights_so_far_are_the_model(run_copy):
     best = json.loads(next(run_copy.glob("checkpoints/step-*20/state.json")).read_text())["best_step"]
     assert best < 20, "the newest weights are the best: this shows nothing"
     weights = load_file(Checkpoints(run_copy / "checkpoints").best(best) / WEIGHTS)
-    output = finish(run_copy)
+    output = finish_run(run_copy)
     results = json.loads((run_copy / "metrics.json").read_text())
     assert "finished early at step 20 of 40" in output and f"best model (step {best}" in output
     assert results["best"]["step"] == best and results["training"]["finished_early"] is True
@@ -81,7 +81,7 @@ def test_the_best_weights_so_far_are_the_model(run_copy):
 
 def test_a_run_that_was_killed_at_its_end_finishes_normally(run, recipe_file, tmp_path):  # noqa: F811
     folder = train_until(40, recipe_file, tmp_path / "run")
-    assert "finished early" not in finish(folder)
+    assert "finished early" not in finish_run(folder)
     assert_same_run(folder, run)
     training = json.loads((folder / "metrics.json").read_text())["training"]
     assert training["finished_early"] is False
@@ -91,7 +91,7 @@ def test_a_run_that_was_killed_at_its_end_finishes_normally(run, recipe_file, tm
 def test_without_a_validation_the_newest_weights_are_evaluated(recipe_file, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr("toolkit.training.trainer.CHECKPOINT_SECONDS", 0.0)
     folder = train_until(3, recipe_file, tmp_path / "run")
-    assert "step 3/40" in finish(folder)
+    assert "step 3/40" in finish_run(folder)
     results = json.loads((folder / "metrics.json").read_text())
     assert results["best"]["step"] == results["training"]["steps"] == 3
     assert read_metrics(folder / "metrics.jsonl")[-1]["split"] == "validation"
@@ -100,7 +100,7 @@ def test_without_a_validation_the_newest_weights_are_evaluated(recipe_file, tmp_
 
 def test_with_lora_the_adapted_weights_are_the_model(recipe_file, tmp_path):  # noqa: F811
     folder = train_until(5, recipe_file, tmp_path / "run", "train.lora={rank: 2}")
-    finish(folder)
+    finish_run(folder)
     results = json.loads((folder / "metrics.json").read_text())
     assert (folder / "adapter.safetensors").is_file()
     assert evaluate(folder, Console(file=io.StringIO())) == results["test"]
@@ -108,7 +108,7 @@ def test_with_lora_the_adapted_weights_are_the_model(recipe_file, tmp_path):  # 
 
 def test_a_moved_run_folder_is_finished_in_its_new_place(run_copy, tmp_path):
     moved_run = run_copy.rename(tmp_path / "moved")
-    assert f"run folder: {moved_run}" in finish(moved_run) and not run_copy.exists()
+    assert f"run folder: {moved_run}" in finish_run(moved_run) and not run_copy.exists()
 
 
 def test_a_run_that_cannot_be_finished_is_reported_in_one_line(run_copy, run, recipe_file, command_line):  # noqa: F811
@@ -133,5 +133,5 @@ def test_a_run_on_changed_data_is_not_finished(run_copy, recipe_file, tmp_path):
     recipe = run_copy / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace(str(recipe_file.parent / "test.csv"), str(changed_file)))
     with pytest.raises(UserError, match=r"since it began the rows of test have changed"):
-        finish(run_copy)
+        finish_run(run_copy)
     assert not (run_copy / "model").exists()

@@ -46,11 +46,11 @@ def without_dropout(trainer):
             layer.dropout = 0.0
 
 
-def another(path, attribute, value):
+def change_attribute(path, attribute, value):
     return lambda trainer: setattr(layer_of(trainer, path), attribute, value)
 
 
-def of_recipe(key, value):
+def change_recipe(key, value):
     """Return a fault that changes the recipe before the trainer is created."""
 
     def twist(trainer):
@@ -106,8 +106,16 @@ def without_bfloat16(trainer):
 
 FAULTS = {
     "no dropout": ((), without_dropout, "dropout: 0, where the gate judged 0.1 ("),
-    "norm's epsilon": ((), another("reformer.encoder.layer_norm", "_epsilon", 1e-5), "layer_norm._epsilon: 1e-05, wh"),
-    "heads": ((), another(f"{LAYER}.attention.self_attention", "num_attention_heads", 1), "num_attention_heads: 1, wh"),
+    "norm's epsilon": (
+        (),
+        change_attribute("reformer.encoder.layer_norm", "_epsilon", 1e-5),
+        "layer_norm._epsilon: 1e-05, wh",
+    ),
+    "heads": (
+        (),
+        change_attribute(f"{LAYER}.attention.self_attention", "num_attention_heads", 1),
+        "num_attention_heads: 1, wh",
+    ),
     "no class weights": (
         WITH_CLASS_WEIGHTS,
         without_class_weights,
@@ -118,11 +126,11 @@ FAULTS = {
         freeze_a_weight,
         "word_embeddings.weight: paddle.float32 [258, 32], is left as it is, decays, where",
     ),
-    "decay": ((), of_recipe("weight_decay", 0.5), "optimizer._weight_decay: 0.5, where the gate judged 0"),
+    "decay": ((), change_recipe("weight_decay", 0.5), "optimizer._weight_decay: 0.5, where the gate judged 0"),
     "groups": ((), all_decay, "is trained, decays, where the gate judged paddle.float32 [32], is trained, does not d"),
-    "no clipping": ((), of_recipe("max_grad_norm", None), "clipping: NoneType, where the gate judged ClipGradByG"),
-    "micro-batches": ((), of_recipe("batch_size", 2), "train.batch_size: 2, where the gate judged 4"),
-    "schedule": ((), of_recipe("lr_scheduler", "constant"), "lr_scheduler_type: "),
+    "no clipping": ((), change_recipe("max_grad_norm", None), "clipping: NoneType, where the gate judged ClipGradByG"),
+    "micro-batches": ((), change_recipe("batch_size", 2), "train.batch_size: 2, where the gate judged 4"),
+    "schedule": ((), change_recipe("lr_scheduler", "constant"), "lr_scheduler_type: "),
     "a hook": ((), scaled_by_a_hook, "the loss of its first step is another"),
     "loss": ((), other_loss, "the loss of its first step is another"),
     "labels": ((), labels_shifted, "the loss of its first step is another"),

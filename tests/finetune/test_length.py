@@ -188,7 +188,7 @@ json.dump(trained, open(folder + "/trained.json", "w"))
 """
 
 
-def samples() -> list[tuple[dict, int]]:
+def length_samples() -> list[tuple[dict, int]]:
     """Return cut shapes of some lengths, which train, and then the same with one token more, which do not."""
     training_samples = []
     for change in ({}, {"lsh_attn_chunk_length": 8, "chunk_size_feed_forward": 8}, {"local_attn_chunk_length": 32}):
@@ -208,12 +208,12 @@ def samples() -> list[tuple[dict, int]]:
 def checkpoint(tmp_path_factory) -> Path:
     """Return a classifier that transformers created and saved."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    arguments = [str(folder), json.dumps(TABLE), json.dumps(samples())]
+    arguments = [str(folder), json.dumps(TABLE), json.dumps(length_samples())]
     subprocess.run([sys.executable, "-c", REFERENCE, *arguments], check=True, capture_output=True, text=True)
     return folder
 
 
-def port(folder: Path, length: int):
+def load_port(folder: Path, length: int):
     """Return the model that trains on ``length`` tokens, and the complete model, both in evaluation mode."""
     from models.port.weights import dump, load
     from models.reformer.modeling import ReformerForSequenceClassification as Classifier
@@ -231,7 +231,9 @@ def port(folder: Path, length: int):
 
 def test_solved_shapes_train_in_the_reference_unlike_one_token_more(checkpoint):
     has_trained = json.loads((checkpoint / "trained.json").read_text())
-    should_train = [reference_trains(schema.resolve({**TABLE, **change}), length) for change, length in samples()]
+    should_train = [
+        reference_trains(schema.resolve({**TABLE, **change}), length) for change, length in length_samples()
+    ]
     assert has_trained == should_train and has_trained[: len(has_trained) // 2] == [True] * (len(has_trained) // 2)
     assert False in has_trained
 
@@ -239,7 +241,7 @@ def test_solved_shapes_train_in_the_reference_unlike_one_token_more(checkpoint):
 def test_the_cut_table_equals_the_rows_that_the_reference_reads(checkpoint):
     with np.load(checkpoint / "read.npz") as read:
         for length, reference_rows in ((int(name), read[name]) for name in read.files):
-            model, _ = port(checkpoint, length)
+            model, _ = load_port(checkpoint, length)
             port_rows = model.reformer.embeddings.position_embeddings.table().numpy().reshape(reference_rows.shape)
             np.testing.assert_array_equal(port_rows.view(np.int32), reference_rows.view(np.int32))
 
@@ -247,7 +249,7 @@ def test_the_cut_table_equals_the_rows_that_the_reference_reads(checkpoint):
 def test_the_whole_model_computes_like_the_cut_one_and_is_saved(checkpoint, tmp_path):
     import paddle
 
-    model, whole_model = port(checkpoint, 64)
+    model, whole_model = load_port(checkpoint, 64)
     tokens = paddle.to_tensor(np.random.default_rng(0).integers(2, 258, (2, 64)))
     mask = paddle.to_tensor((np.arange(64) < np.array([[64], [40]])).astype(np.int64))
     with paddle.no_grad():

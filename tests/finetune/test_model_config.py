@@ -39,7 +39,7 @@ def recipe(tmp_path):
     return make
 
 
-def problem(recipe) -> str:
+def error_of(recipe) -> str:
     with pytest.raises(UserError) as error_info:
         model_config.check_model(recipe)
     return str(error_info.value).removeprefix(str(recipe.path))
@@ -63,7 +63,7 @@ def test_a_recipe_that_fits_has_nothing_to_note(recipe):
     ],
 )  # fmt: skip
 def test_a_faulty_model_section_is_reported_at_its_line(recipe, old_text, new_text, expected_error):
-    assert problem(recipe(text=RECIPE.replace(old_text, new_text))).startswith(expected_error)
+    assert error_of(recipe(text=RECIPE.replace(old_text, new_text))).startswith(expected_error)
 
 
 def test_a_length_below_the_table_s_uses_its_first_rows(recipe):
@@ -78,7 +78,7 @@ def test_a_length_below_the_table_s_uses_its_first_rows(recipe):
 
 def test_learned_positions_need_no_axial_shape(recipe):
     assert model_config.check_model(recipe("model.config.axial_pos_embds=false")) == []
-    assert "max_position_embeddings" in problem(
+    assert "max_position_embeddings" in error_of(
         recipe("model.config.axial_pos_embds=false", "model.config.max_position_embeddings=512")
     )
 
@@ -101,7 +101,7 @@ def checkpoint(folder, **keys) -> str:
 def test_a_recipe_overrides_a_checkpoint_s_configuration(recipe, tmp_path):
     weights = checkpoint(tmp_path / "w", axial_pos_shape=[16, 32], is_decoder=True, id2label={"0": "a"})
     text = RECIPE.replace("    axial_pos_shape: [32, 32]\n", "    is_decoder: false\n")
-    assert "more than the 512 positions of axial_pos_shape [16, 32]; set data.max_length to 512" in problem(
+    assert "more than the 512 positions of axial_pos_shape [16, 32]; set data.max_length to 512" in error_of(
         recipe(weights, text=text)
     )
     assert model_config.check_model(recipe(weights, "data.max_length=512", text=text)) == []
@@ -123,7 +123,7 @@ def test_a_recipe_overrides_a_checkpoint_s_configuration(recipe, tmp_path):
 )
 def test_an_unsuitable_checkpoint_is_reported_at_its_line(recipe, tmp_path, keys, expected_error):
     text = RECIPE.replace("    hidden_size: 128\n", "")
-    message = problem(recipe(checkpoint(tmp_path / "w", **keys), text=text))
+    message = error_of(recipe(checkpoint(tmp_path / "w", **keys), text=text))
     assert message.startswith("command line: model.weights: ") and expected_error in message
 
 
@@ -131,8 +131,8 @@ def test_missing_weights_are_distinguished_from_weights_to_download(recipe, tmp_
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     notes = model_config.check_model(recipe("model.weights=somebody/reformer"))
     assert notes and "somebody/reformer is not on this machine" in notes[0]
-    assert "neither a folder nor a hub repository" in problem(recipe("model.weights=./gone"))
-    assert "neither a folder nor a hub repository" in problem(recipe("model.weights=a/b/c"))
+    assert "neither a folder nor a hub repository" in error_of(recipe("model.weights=./gone"))
+    assert "neither a folder nor a hub repository" in error_of(recipe("model.weights=a/b/c"))
     (tmp_path / "empty").mkdir()
-    assert "holds no config.json" in problem(recipe(f"model.weights={tmp_path / 'empty'}"))
-    assert "did you mean hidden_size?" in problem(recipe("model.weights=a/b", "model.config.hiden_size=3"))
+    assert "holds no config.json" in error_of(recipe(f"model.weights={tmp_path / 'empty'}"))
+    assert "did you mean hidden_size?" in error_of(recipe("model.weights=a/b", "model.config.hiden_size=3"))

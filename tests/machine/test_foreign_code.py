@@ -176,7 +176,7 @@ def name_of(function: ast.expr) -> tuple[str, str]:
     return "", function.id if isinstance(function, ast.Name) else ""
 
 
-def starts(call: ast.Call) -> bool:
+def starts_process(call: ast.Call) -> bool:
     module, name = name_of(call.func)
     return (
         name in STARTS.get(module, ())
@@ -192,7 +192,7 @@ def is_command(value: ast.expr, assigned_values: dict[str, ast.expr]) -> bool:
     return isinstance(value, ast.Call) and name_of(value.func)[1] in COMMANDS
 
 
-def assignments(function: ast.AST) -> dict[str, ast.expr]:
+def assigned_values(function: ast.AST) -> dict[str, ast.expr]:
     values_by_name = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
@@ -214,7 +214,7 @@ def find_other_starts(source: str) -> list[str]:
             node_or_alias.name for node_or_alias in node.names
         }:
             starting_functions.append(f"from {node.module}")
-        if not (isinstance(node, ast.Call) and starts(node)):
+        if not (isinstance(node, ast.Call) and starts_process(node)):
             continue
         around = [
             node_or_alias
@@ -222,7 +222,7 @@ def find_other_starts(source: str) -> list[str]:
             if node_or_alias.lineno <= node.lineno <= (node_or_alias.end_lineno or 0)
         ]
         inner = max(around, key=lambda node_or_alias: node_or_alias.lineno, default=None)
-        if not (node.args and is_command(node.args[0], assignments(inner or tree))):
+        if not (node.args and is_command(node.args[0], assigned_values(inner or tree))):
             starting_functions.append(inner.name if inner else "the module")
     return starting_functions
 

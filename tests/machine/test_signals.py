@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SEED = 20261125
 
 
-def program(code: str, **options) -> subprocess.Popen:
+def start_program(code: str, **options) -> subprocess.Popen:
     """Start a program of ours, which prints a line when it is ready for signals."""
     imports = "import ctypes, os, signal, sys, time\nfrom toolkit.machine import interruption\n"
     command = [sys.executable, "-c", imports + code]
@@ -99,7 +99,7 @@ def results_by_signal() -> dict[tuple[str, int], tuple[int, str]]:
     All commands run at the same time, since they mostly wait for the thread that ends them.
     """
     programs = {
-        (activity, number): program(WAITING.format(wait=WAITS_BY_ACTIVITY[activity]))
+        (activity, number): start_program(WAITING.format(wait=WAITS_BY_ACTIVITY[activity]))
         for activity in WAITS_BY_ACTIVITY
         for number in ENDING_SIGNALS
     }
@@ -127,7 +127,9 @@ def test_two_signals_at_once_count_as_one_and_a_later_signal_ends_it():
     waiting = WAITING.replace(ready, f'    try: print("ready", flush=True); time.sleep(60)\n{tidies}')
     terminations, hangups = [signal.SIGTERM] * 2, [signal.SIGHUP] * 2
     at_once, by_terminal, later = end_all_with_signals(
-        (program(waiting), terminations, 0.0), (program(waiting), hangups, 0.7), (program(waiting), terminations, 0.7)
+        (start_program(waiting), terminations, 0.0),
+        (start_program(waiting), hangups, 0.7),
+        (start_program(waiting), terminations, 0.7),
     )
     assert at_once == (143, "tidy\ninterrupted by SIGTERM\n")
     assert by_terminal == (129, "tidy\ninterrupted by SIGHUP\n")
@@ -144,7 +146,7 @@ def test_a_signal_waits_for_saving_and_a_second_signal_does_not():
     )
     one_signal, two_signals = [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]
     saved_result, interrupted_result = end_all_with_signals(
-        (program(code), one_signal, 0.0), (program(code), two_signals, 0.7)
+        (start_program(code), one_signal, 0.0), (start_program(code), two_signals, 0.7)
     )
     assert saved_result == (7, "") and interrupted_result == (143, "interrupted by SIGTERM\n")
 
@@ -153,8 +155,8 @@ def test_an_ignored_signal_stays_ignored():
     """Test ignored signals, as under nohup or in a background job of a script."""
     code = "interruption.begin_handling(); print('ready', flush=True); time.sleep(1); sys.exit(7)"
     ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
-    assert end_with_signals(program(code, **ignore), signal.SIGHUP) == (7, "")
-    assert end_with_signals(program(code), signal.SIGHUP)[0] != 7
+    assert end_with_signals(start_program(code, **ignore), signal.SIGHUP) == (7, "")
+    assert end_with_signals(start_program(code), signal.SIGHUP)[0] != 7
 
 
 def test_a_signal_after_the_work_does_not_change_the_exit_status():
@@ -163,7 +165,7 @@ def test_a_signal_after_the_work_does_not_change_the_exit_status():
         "print('ready', flush=True); time.sleep({}); sys.exit(7)"
     )
     # The second program does not reach its end.
-    programs = (program(code.format(seconds)) for seconds in (1, 60))
+    programs = (start_program(code.format(seconds)) for seconds in (1, 60))
     assert end_all_with_signals(*((process, [signal.SIGTERM], 0.0) for process in programs)) == [(7, ""), (7, "")]
 
 
@@ -177,7 +179,7 @@ def test_an_early_signal_is_handled_as_soon_as_possible():
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         f"    os.execv(sys.executable, [sys.executable, '-c', {second!r}])\n"
     )
-    assert program(code).communicate() == ("it came\n", "")
+    assert start_program(code).communicate() == ("it came\n", "")
 
 
 #: Sends a Ctrl-C to its own process when it imports a module.
@@ -226,7 +228,7 @@ def test_a_child_gets_no_signal_and_still_ends():
         "    print(process.pid, flush=True)\n"
         "    time.sleep(60)\n"
     )
-    process = program(code)
+    process = start_program(code)
     pid = int(process.stdout.readline())
     process.send_signal(signal.SIGTERM)
     assert process.wait(HANGS) != 0 and not Path(f"/proc/{pid}").exists(), process.communicate()
@@ -244,7 +246,7 @@ def test_paddle_handles_no_signal_and_leaves_python_its_own(first):
         "assert signal.SIG_DFL not in map(signal.getsignal, caught), caught\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
     )
-    process = program(code)
+    process = start_program(code)
     out, errors = process.communicate()
     assert out == "ours\n" and process.returncode == 0, errors
 

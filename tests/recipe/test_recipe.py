@@ -37,7 +37,7 @@ def write(tmp_path: Path):
     return write
 
 
-def problem(path: Path, *overrides: str) -> str:
+def error_of(path: Path, *overrides: str) -> str:
     with pytest.raises(UserError) as error_info:
         load_recipe(path, overrides)
     return str(error_info.value)
@@ -95,24 +95,24 @@ def test_the_command_line_wins_over_the_file(write):
 )
 def test_a_mistake_is_reported_at_its_line(write, faulty_lines, expected_error):
     path = write(RECIPE.replace("  epochs: 2\n", faulty_lines))
-    assert problem(path).startswith(f"{path}")
-    assert expected_error in problem(path)
+    assert error_of(path).startswith(f"{path}")
+    assert expected_error in error_of(path)
 
 
 def test_every_mistake_is_reported_in_the_order_of_the_file(write):
     path = write(RECIPE.replace("seed: 7", "sed: 7").replace("max_length", "max_lenght"))
-    lines = problem(path).splitlines()
+    lines = error_of(path).splitlines()
     assert [line.split(": ")[0].rpartition(":")[2] for line in lines] == ["1", "2", "4"]
     assert "data.max_length: missing" in lines[1]
 
 
 def test_a_mistake_on_the_command_line_is_reported_there(write):
     path = write(RECIPE)
-    assert problem(path, "train.batch_sise=4").startswith("command line: train.batch_sise: unknown key, did you mean")
-    assert problem(path, "seed.x=4") == "command line: seed.x: seed is the value 7, which has no keys"
-    assert problem(path, "--foo").startswith("command line: '--foo': expected key.path=value")
-    assert problem(path, "model.config.a=[1").startswith("command line: model.config.a:1: not YAML")
-    assert problem(path, "data.max_length=").startswith("command line: data.max_length: None")
+    assert error_of(path, "train.batch_sise=4").startswith("command line: train.batch_sise: unknown key, did you mean")
+    assert error_of(path, "seed.x=4") == "command line: seed.x: seed is the value 7, which has no keys"
+    assert error_of(path, "--foo").startswith("command line: '--foo': expected key.path=value")
+    assert error_of(path, "model.config.a=[1").startswith("command line: model.config.a:1: not YAML")
+    assert error_of(path, "data.max_length=").startswith("command line: data.max_length: None")
 
 
 @pytest.mark.parametrize(
@@ -142,21 +142,21 @@ def test_a_mistake_on_the_command_line_is_reported_there(write):
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(write, overrides, expected_error):
-    assert expected_error in problem(write(RECIPE), *overrides)
+    assert expected_error in error_of(write(RECIPE), *overrides)
 
 
 def test_a_file_that_is_not_a_recipe_is_refused(write, tmp_path):
     write(RECIPE, "reformer_cls.yaml")
-    assert "did you mean" in problem(tmp_path / "reformer_csl.yaml")
-    assert "expected" not in problem(tmp_path / "nowhere" / "x.yaml")
-    assert problem(write("- a\n")).endswith(":1: a recipe is a mapping of keys to values, not a list")
-    assert "data: missing" in problem(write(""))
+    assert "did you mean" in error_of(tmp_path / "reformer_csl.yaml")
+    assert "expected" not in error_of(tmp_path / "nowhere" / "x.yaml")
+    assert error_of(write("- a\n")).endswith(":1: a recipe is a mapping of keys to values, not a list")
+    assert "data: missing" in error_of(write(""))
     (tmp_path / "latin.yaml").write_bytes("seed: é".encode("latin-1"))
-    assert "not UTF-8" in problem(tmp_path / "latin.yaml")
-    assert "is a folder, not a recipe; next, if it holds data: toolkit recipe new " in problem(tmp_path)
+    assert "not UTF-8" in error_of(tmp_path / "latin.yaml")
+    assert "is a folder, not a recipe; next, if it holds data: toolkit recipe new " in error_of(tmp_path)
     with (tmp_path / "huge.yaml").open("wb") as file:
         file.truncate(2**40)  # an empty sparse file
-    assert problem(tmp_path / "huge.yaml").endswith(":1: a file of more than 4,194,304 bytes is no recipe")
+    assert error_of(tmp_path / "huge.yaml").endswith(":1: a file of more than 4,194,304 bytes is no recipe")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_file_that_is_not_a_recipe_is_refused(write, tmp_path):
 def test_data_instead_of_a_recipe_is_recognized(tmp_path, name, content, expected_error):
     path = tmp_path / name
     path.write_bytes(content)
-    message = problem(path)
+    message = error_of(path)
     assert (
         expected_error in message
         and message.endswith(f"next: toolkit recipe new {path}")
@@ -187,7 +187,7 @@ def test_data_instead_of_a_recipe_is_recognized(tmp_path, name, content, expecte
 
 def test_a_recipe_may_have_any_other_name(tmp_path):
     (tmp_path / "mine.json").write_text('{"data": {"dataset": "csv", "max_length": 8}}')
-    assert "train: missing" in problem(tmp_path / "mine.json")
+    assert "train: missing" in error_of(tmp_path / "mine.json")
 
 
 @pytest.mark.parametrize(
@@ -210,14 +210,14 @@ def test_a_recipe_may_have_any_other_name(tmp_path):
 def test_a_file_that_cannot_be_read_to_its_end_is_refused_at_a_line(tmp_path, content, line, expected_error):
     path = tmp_path / "x.yaml"
     path.write_bytes(content)
-    error_lines = problem(path).splitlines()
+    error_lines = error_of(path).splitlines()
     assert error_lines[0].startswith(f"{path}:{line}: ") and expected_error in error_lines[0]
     assert all(entry.startswith(f"{path}:") and entry.removeprefix(f"{path}:")[0].isdigit() for entry in error_lines)
 
 
 def test_a_hostile_file_is_refused_and_not_expanded(write):
-    assert "anchors" in problem(write("a: &a [x]\nb: &b [*a, *a]\n"))
-    assert "nested too deeply" in problem(write("a: " + "[" * 1500 + "]" * 1500))
+    assert "anchors" in error_of(write("a: &a [x]\nb: &b [*a, *a]\n"))
+    assert "nested too deeply" in error_of(write("a: " + "[" * 1500 + "]" * 1500))
 
 
 def test_a_later_stage_can_point_at_the_line(write):
@@ -265,10 +265,10 @@ def test_the_card_s_license_and_languages_are_plain(write):
     recipe = load_recipe(write(RECIPE), ["card.license=apache-2.0", "card.language=[no, zh-Hant]"])
     assert (recipe.card.license, recipe.card.language) == ("apache-2.0", ["no", "zh-Hant"])
     path = write(f"{RECIPE}card:\n  license: |\n    MIT\n  language: [de, German language]\n")
-    error_lines = problem(path).splitlines()
+    error_lines = error_of(path).splitlines()
     assert error_lines[0].startswith(f"{path}:14: card.license: 'MIT\\n': string should match pattern")
     assert error_lines[1].startswith(f"{path}:16: card.language.1: 'German language': string should match")
-    assert "card.language: 'de': input should be a valid list" in problem(write(RECIPE), "card.language=de")
+    assert "card.language: 'de': input should be a valid list" in error_of(write(RECIPE), "card.language=de")
 
 
 def test_every_key_of_a_recipe_is_listed():

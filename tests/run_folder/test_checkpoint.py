@@ -33,18 +33,18 @@ def trained_pair(kind: str = "adamw") -> tuple[paddle.nn.Layer, paddle.optimizer
     schedule = paddle.optimizer.lr.LambdaDecay(0.1, lambda step: 1 / (1 + step))
     optimizer = create(kind, model, schedule, weight_decay=0.1, max_grad_norm=1.0, **OPTIMIZERS[kind])
     for _ in range(3):
-        step(model, optimizer)
+        train_step(model, optimizer)
     return model, optimizer
 
 
-def step(model: paddle.nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
+def train_step(model: paddle.nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
     (model(paddle.ones([2, 3]) * 0.5) ** 3).sum().backward()
     optimizer.step()
     optimizer.clear_grad()
     optimizer._learning_rate.step()
 
 
-def tensors(model: paddle.nn.Layer) -> list[np.ndarray]:
+def model_tensors(model: paddle.nn.Layer) -> list[np.ndarray]:
     return [value.numpy() for value in model.parameters()]
 
 
@@ -67,9 +67,9 @@ def test_training_resumes_exactly_from_a_checkpoint(kind, tmp_path):
     checkpoint.load_optimizer(other_optimizer, other_model, folder, checkpoint.read_state(folder)["schedule"])
     assert other_optimizer.get_lr() == optimizer.get_lr()
     for _ in range(3):
-        step(model, optimizer)
-        step(other_model, other_optimizer)
-    for loaded_tensor, saved_tensor in zip(tensors(other_model), tensors(model), strict=True):
+        train_step(model, optimizer)
+        train_step(other_model, other_optimizer)
+    for loaded_tensor, saved_tensor in zip(model_tensors(other_model), model_tensors(model), strict=True):
         np.testing.assert_array_equal(loaded_tensor, saved_tensor)
 
 

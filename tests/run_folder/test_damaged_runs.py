@@ -54,9 +54,9 @@ def write_answers(folder: Path) -> dict:
 
 
 def write_language(folder: Path) -> dict:
-    (folder / "numbers.txt").write_text(test_language_modeling.counting(test_language_modeling.NUMBERS, 300))
-    (folder / "cats.txt").write_text(test_language_modeling.counting(test_language_modeling.ANIMALS, 150))
-    (folder / "dogs.txt").write_text(test_language_modeling.counting(test_language_modeling.ANIMALS, 150, start=4))
+    (folder / "numbers.txt").write_text(test_language_modeling.counting_text(test_language_modeling.NUMBERS, 300))
+    (folder / "cats.txt").write_text(test_language_modeling.counting_text(test_language_modeling.ANIMALS, 150))
+    (folder / "dogs.txt").write_text(test_language_modeling.counting_text(test_language_modeling.ANIMALS, 150, start=4))
     return test_language_modeling.RECIPE
 
 
@@ -76,7 +76,9 @@ class Runs:
         self.made: dict[str, Path] = {}
 
     def finished_run(self, kind: str) -> Path:
-        return self._once(f"{kind}-finished", lambda: finetune(self._recipe(kind, "finished"), "a test", quiet()))
+        return self._once(
+            f"{kind}-finished", lambda: finetune(self._recipe(kind, "finished"), "a test", quiet_console())
+        )
 
     def unfinished_run(self, kind: str) -> Path:
         return self._once(f"{kind}-unfinished", lambda: self._interrupt_run(kind))
@@ -99,7 +101,7 @@ class Runs:
         recipe = self._recipe(kind, "unfinished", max_steps=40)
         threading.Thread(target=interrupt_at, args=[recipe.output_dir], daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
-            finetune(recipe, "a test", quiet())
+            finetune(recipe, "a test", quiet_console())
         return recipe.output_dir
 
 
@@ -109,7 +111,7 @@ def interrupt_at(folder: Path) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def quiet() -> LiteralConsole:
+def quiet_console() -> LiteralConsole:
     return LiteralConsole(file=io.StringIO())
 
 
@@ -123,7 +125,7 @@ def runs(tmp_path_factory):
 # -- the damages ----------------------------------------------------------------------------------------------------
 
 
-def flip(path: Path) -> None:
+def invert_bytes(path: Path) -> None:
     """Invert about a hundred bytes, spread evenly over a file."""
     content = bytearray(path.read_bytes())
     for place in range(0, len(content), max(1, len(content) // 100)):
@@ -155,7 +157,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "null": lambda path: path.write_text("null"),
     "nested": lambda path: path.write_text("[" * 2_000),
     "NaN": lambda path: path.write_text('{"validation": NaN, "id2label": NaN, "step": NaN}'),
-    "flipped": flip,
+    "flipped": invert_bytes,
     "a folder": replace_by_a_folder,
 }
 TENSORS: dict[str, Callable[[Path], object]] = {"full of NaN": fill_with_nan, "without a tensor": drop_a_tensor}
@@ -223,7 +225,7 @@ OPTIONS = {
 }
 
 
-def contents(folder: Path) -> dict[str, bytes | None]:
+def folder_contents(folder: Path) -> dict[str, bytes | None]:
     """Return the content of every file below a folder, and None for every folder."""
     paths = sorted(folder.rglob("*"))
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
@@ -272,7 +274,7 @@ def test_a_damaged_file_is_reported_in_one_line_or_harmless(
     if not path.exists():
         save_file({"a": np.zeros(1)}, path) if name.endswith(".safetensors") else path.write_text("{}")
     {**DAMAGES, **TENSORS}[damage](path)
-    initial_contents = contents(folder)
+    initial_contents = folder_contents(folder)
     capfd.readouterr()
     with pytest.raises(SystemExit) as exit_info:
         cli.main(command_on(kind, command, folder, recipe))
@@ -286,7 +288,7 @@ def test_a_damaged_file_is_reported_in_one_line_or_harmless(
         assert (str(folder) in err and Path(name).name in err) or any(f"{folder}{words}" in err for words in NO_RUN), (
             err
         )
-        assert contents(folder) == initial_contents
+        assert folder_contents(folder) == initial_contents
 
 
 #: Kind of run -> sizes of its config.json that ask for absurd memory.
@@ -364,7 +366,7 @@ READ_BY = {
 HANGS = 60
 
 
-def harm(path: Path, name: str) -> None:
+def damage_path(path: Path, name: str) -> None:
     """Damage a file, or a folder with its content."""
     if path.is_file():
         damages.damage(path, name)
@@ -379,7 +381,7 @@ def harm(path: Path, name: str) -> None:
             damages.damage(path, name) if name in damages.REPLACEMENTS else path.write_bytes(b"\x80" * 99)
 
 
-def hangs(number: int, frame: object) -> None:
+def raise_timeout(number: int, frame: object) -> None:
     raise AssertionError("it hangs")
 
 
@@ -393,12 +395,12 @@ def test_any_damage_of_a_run_folder_is_reported_in_one_line_or_harmless(
     monkeypatch.setenv("TOOLKIT_CACHE", str(runs.folder / "cache"))
     run = (runs.unfinished if command == "finetune" else runs.finished)("classification")
     file_paths = sorted(path.relative_to(run) for path in run.rglob("*"))
-    previous_handler = signal.signal(signal.SIGALRM, hangs)
+    previous_handler = signal.signal(signal.SIGALRM, raise_timeout)
     try:
         for relative in some(file_paths[0 if WHOLE else ANYWHERE.index(name) :], len(ANYWHERE)):
             folder = copy_run(run, tmp_path / "run")
             places = {"RUN": str(folder), "RECIPE": str(shutil.copy(folder / "recipe.yaml", tmp_path / "own.yaml"))}
-            harm(folder / relative, name)
+            damage_path(folder / relative, name)
             capfd.readouterr()
             signal.alarm(HANGS)
             with pytest.raises(SystemExit) as exit_info:

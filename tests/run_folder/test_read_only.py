@@ -64,7 +64,7 @@ def place(recipe_file) -> Iterator[Path]:  # noqa: F811
         shutil.rmtree(place)
 
 
-def ask(place: Path, command: str, *more: object, run: str = "run") -> tuple[int, str, str]:
+def run_read_only(place: Path, command: str, *more: object, run: str = "run") -> tuple[int, str, str]:
     """Return status, output and errors of a command on a run that cannot be written."""
     arguments = [place / "own", place / run, place / "open" / "cache", command, *more]
     result = subprocess.run(
@@ -75,7 +75,7 @@ def ask(place: Path, command: str, *more: object, run: str = "run") -> tuple[int
 
 def test_evaluate_measures_a_read_only_run_and_reports_the_unchanged_file(place):
     initial_contents = everything_in(place / "run")
-    status, output, err = ask(place, "evaluate")
+    status, output, err = run_read_only(place, "evaluate")
     assert (status, err) == (0, ""), err
     assert "accuracy" in output and everything_in(place / "run") == initial_contents
     evaluation_file = place / "run" / "evaluation.json"
@@ -84,24 +84,24 @@ def test_evaluate_measures_a_read_only_run_and_reports_the_unchanged_file(place)
 
 def test_predict_works_on_a_read_only_run(place):
     initial_contents = everything_in(place / "run")
-    status, output, err = ask(place, "predict", "--text", "cat dog")
+    status, output, err = run_read_only(place, "predict", "--text", "cat dog")
     assert (status, err) == (0, "") and "animals" in output and everything_in(place / "run") == initial_contents
 
 
 def test_report_suggests_an_output_option_that_works(place):
     initial_contents = everything_in(place / "run")
-    status, _, err = ask(place, "report")
+    status, _, err = run_read_only(place, "report")
     expected_error = (
         f"error: {place / 'run'}: cannot be written: Permission denied; to write the page elsewhere, add --output"
     )
     assert status == 2 and err.startswith(expected_error) and err.count("\n") == 1
     page = place / "open" / "page.html"
-    status, output, err = ask(place, "report", "--output", page)
+    status, output, err = run_read_only(place, "report", "--output", page)
     assert (status, err, output) == (0, "", f"report: {page}\n")
     text = page.read_text(encoding="utf-8")
     assert 'href="../run/predictions-test.csv"' in text
     assert text.replace("../run/", "") == (place / "run" / "report.html").read_text(encoding="utf-8")
-    status, _, err = ask(place, "report", "--output", page)
+    status, _, err = run_read_only(place, "report", "--output", page)
     assert status == 2 and f"{page}: exists" in err
     assert everything_in(place / "run") == initial_contents
 
@@ -110,11 +110,11 @@ def test_report_of_a_read_only_run_without_predictions_is_refused_in_one_line(pl
     shutil.copytree(place / "own", place / "lacking")
     (place / "lacking" / "predictions-test.csv").unlink()
     (place / "lacking").chmod(0o555)
-    status, _, err = ask(place, "report", "--output", place / "open" / "other.html", run="lacking")
+    status, _, err = run_read_only(place, "report", "--output", place / "open" / "other.html", run="lacking")
     assert status == 2
     assert "lacks predictions-test.csv, and cannot be written" in err and err.count("\n") == 1
 
 
 def test_export_of_a_read_only_run_suggests_another_folder(place):
-    status, _, err = ask(place, "export", "--format", "hf")
+    status, _, err = run_read_only(place, "export", "--format", "hf")
     assert status == 2 and err.count("\n") == 1 and "Permission denied" in err and "--output" in err

@@ -34,7 +34,7 @@ def recipe(tmp_path: Path) -> Recipe:
     return load_recipe(path, [f"train.output_dir={tmp_path / 'runs' / 'x'}"])
 
 
-def begin(recipe: Recipe) -> None:
+def begin_run(recipe: Recipe) -> None:
     """Write the files that a run has written before its first step."""
     with lock_run_folder(recipe) as folder:
         (folder / "recipe.yaml").write_text(recipe.to_yaml())
@@ -64,7 +64,7 @@ def test_an_empty_run_folder_is_removed(recipe):
     with lock_run_folder(recipe) as folder:
         assert folder.is_dir()
     assert not folder.parent.exists()
-    begin(recipe)
+    begin_run(recipe)
     assert sorted(path.name for path in folder.iterdir()) == [LEDGER, "recipe.yaml"]
 
 
@@ -96,7 +96,7 @@ with open_replacement(Path({str(path)!r})) as file:
 
 
 def test_foreign_partial_files_in_a_run_folder_stay(recipe, tmp_path):
-    begin(recipe)
+    begin_run(recipe)
     folder = recipe.output_dir
     (folder / "checkpoints").mkdir()
     (other_folder := tmp_path / "elsewhere").mkdir()
@@ -124,7 +124,7 @@ def everything_in(folder: Path) -> dict[str, bytes | str | None]:
 
 
 def test_a_run_without_a_ledger_resumes_and_gets_one(recipe):
-    begin(recipe)
+    begin_run(recipe)
     folder = recipe.output_dir
     (folder / LEDGER).unlink()
     (folder / ".unfinished-x7fa").write_text("left by that version")
@@ -136,7 +136,7 @@ def test_a_run_without_a_ledger_resumes_and_gets_one(recipe):
 
 @pytest.mark.parametrize("damage", sorted(UNREADABLE))
 def test_a_damaged_ledger_is_ignored(recipe, damage):
-    begin(recipe)
+    begin_run(recipe)
     folder = recipe.output_dir
     (partial_file := folder / f"{find_unfinished_prefix(folder)}x").write_text("half")
     damages.damage(folder / LEDGER, damage)
@@ -146,7 +146,7 @@ def test_a_damaged_ledger_is_ignored(recipe, damage):
 
 
 def test_leftover_checkpoints_of_a_finished_run_are_removed(recipe):
-    begin(recipe)
+    begin_run(recipe)
     folder = recipe.output_dir
     (folder / "metrics.json").write_text("{}")
     (folder / "checkpoints/step-00000001").mkdir(parents=True)
@@ -228,10 +228,10 @@ def test_new_chooses_the_first_folder_in_which_the_recipe_can_run(recipe, tmp_pa
     (Path(f"{base}-3") / "mine.txt").write_text("mine")
     Path(f"{base}-4").symlink_to("nowhere")
     write_finished_run(Path(f"{base}-5"), recipe)
-    begin(load_recipe(recipe.path, [f"train.output_dir={base}-6", "seed=7"]))  # interrupted, of another recipe
+    begin_run(load_recipe(recipe.path, [f"train.output_dir={base}-6", "seed=7"]))  # interrupted, of another recipe
     second_recipe = in_next_folder(recipe)
     assert second_recipe.output_dir == Path(f"{base}-7") and f"{base}-7" in second_recipe.to_yaml()
-    begin(second_recipe)
+    begin_run(second_recipe)
     assert in_next_folder(recipe).output_dir == Path(f"{base}-7")  # an interrupted run of this recipe, which resumes
     assert (Path(f"{base}-3") / "mine.txt").read_text() == "mine" and recipe.output_dir == base
 

@@ -83,7 +83,7 @@ def test_the_calibration_is_described_in_one_line():
     assert calibrate_outputs(outputs, "regression") == {} and describe_calibration({}) == ""
 
 
-def several(sureness: float, seed: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
+def draw_multi_label_logits(sureness: float, seed: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
     """Return logits and labels of several labels per text; some labels are true at random."""
     random = np.random.default_rng(seed)
     logits = random.normal(size=(200, 3)).astype(np.float32)
@@ -92,7 +92,7 @@ def several(sureness: float, seed: int, rate: float) -> tuple[np.ndarray, np.nda
 
 @pytest.mark.parametrize("order", [("validation", "test"), ("test", "validation")])
 def test_both_are_fitted_on_the_validation_split_and_measured_on_each(order):
-    outputs = {"validation": several(3.0, 0, 1.0), "test": several(0.4, 1, 0.3)}
+    outputs = {"validation": draw_multi_label_logits(3.0, 0, 1.0), "test": draw_multi_label_logits(0.4, 1, 0.3)}
     calibration = calibrate_outputs({split_name: outputs[split_name] for split_name in order}, "multi_label")
     temperature = fit_temperature(*outputs["validation"])
     threshold = fit_threshold(

@@ -22,7 +22,7 @@ from toolkit.tasks.language_modeling.documents import (
 )
 
 
-def prose(paragraphs: int, seed: int = 0) -> str:
+def make_prose(paragraphs: int, seed: int = 0) -> str:
     draws = random.Random(seed)
     return "".join(
         " ".join(draws.choice(("one", "two", "three")) for _ in range(draws.randint(1, 90)))
@@ -32,7 +32,7 @@ def prose(paragraphs: int, seed: int = 0) -> str:
 
 
 def test_the_documents_of_a_text_join_to_the_text():
-    text = prose(300)
+    text = make_prose(300)
     documents = cut_text(text, 1000)
     assert "".join(documents) == text and len(documents) > 20
     assert all(len(document) >= 1000 for document in documents[:-1])
@@ -44,10 +44,10 @@ def test_a_text_without_blank_lines_is_cut_at_its_lines():
     documents = documents_of(lines, 1000)
     assert "".join(documents) == lines and len(documents) > 5
     assert all(document.endswith("\n") and len(document) < 1030 for document in documents[:-1])
-    assert documents_of(prose(300), 1000) == cut_text(prose(300), 1000)
+    assert documents_of(make_prose(300), 1000) == cut_text(make_prose(300), 1000)
     lines *= 2
-    documents = documents_of(f"{prose(30)}{lines}\n\n{prose(30)}", 1000)
-    assert "".join(documents) == f"{prose(30)}{lines}\n\n{prose(30)}" and max(map(len, documents)) < 2000
+    documents = documents_of(f"{make_prose(30)}{lines}\n\n{make_prose(30)}", 1000)
+    assert "".join(documents) == f"{make_prose(30)}{lines}\n\n{make_prose(30)}" and max(map(len, documents)) < 2000
 
 
 @pytest.mark.parametrize("text", ["", "one line", "\n\n", "a\n\nb", "a\n\n\n\n", "x" * 9000])

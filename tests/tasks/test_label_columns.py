@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from datasets import Dataset
-from test_data import HEAD, cache, problem, recipe  # noqa: F401
+from test_data import HEAD, cache, error_of, recipe  # noqa: F401
 
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
@@ -81,7 +81,7 @@ def test_numbers_and_columns_keep_their_order(table):
     ],
 )  # fmt: skip
 def test_unsuitable_cells_are_reported_in_one_line(table, text, more, expected_error):
-    message = problem(table(text, more))
+    message = error_of(table(text, more))
     assert expected_error in message and len(message.splitlines()) == 1
 
 
@@ -106,7 +106,7 @@ BLANKS = "text,label\na,x\nb,y\n,\nc, \n" + "".join(f"t{n},{'xy'[n % 2]}\n" for 
 
 
 def test_rows_without_a_label_are_refused_or_dropped_and_counted(table):
-    message = problem(table(BLANKS))
+    message = error_of(table(BLANKS))
     assert "data.label: 2 of 13 rows of the train split have no label, the first is row 3" in message
     assert message.endswith("data.missing_labels: drop leaves them out")
     recipe_with_drop = table(BLANKS, "  missing_labels: drop\n")
@@ -122,7 +122,7 @@ def test_rows_without_a_label_are_refused_or_dropped_and_counted(table):
 def test_missing_numbers_and_columns_are_dropped_too(recipe, table):  # noqa: F811
     rows = [{"text": f"t{n}", "label": [0.5, None, 2.5][n % 3]} for n in range(9)]
     more = "  problem_type: regression\n"
-    assert "3 of 9 rows of the train split have no label, the first is row 2" in problem(
+    assert "3 of 9 rows of the train split have no label, the first is row 2" in error_of(
         recipe(more, train=rows, validation=rows[:1])
     )
     splits = classification.load_splits(recipe(more + "  missing_labels: drop\n", train=rows, validation=rows[:1]))

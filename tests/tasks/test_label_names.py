@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datasets
 import pytest
-from test_data import HEAD, cache, problem, recipe  # noqa: F401
+from test_data import HEAD, cache, error_of, recipe  # noqa: F401
 
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
@@ -65,7 +65,7 @@ def test_named_labels_of_the_data_can_be_renamed(tmp_path):
 )
 def test_a_label_without_a_name_is_reported_in_one_line(recipe, names_text, expected_error):  # noqa: F811
     loaded_recipe = recipe(f"  label_names: {names_text}\n", train=rows(0, 2), validation=rows(0, 2))
-    assert problem(loaded_recipe) == f":11: {expected_error}"
+    assert error_of(loaded_recipe) == f":11: {expected_error}"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ RECIPE = {
 }
 
 
-def counting(words: tuple[str, ...], length: int, start: int = 0) -> str:
+def counting_text(words: tuple[str, ...], length: int, start: int = 0) -> str:
     """Return words in a fixed, repeated order, which is easy to learn; every paragraph has its number."""
     rows = []
     for number in range(length):
@@ -58,9 +58,9 @@ def counting(words: tuple[str, ...], length: int, start: int = 0) -> str:
 @pytest.fixture(scope="module")
 def recipe_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lm")
-    (folder / "numbers.txt").write_text(counting(NUMBERS, 300))
-    (folder / "cats.txt").write_text(counting(ANIMALS, 150))
-    (folder / "dogs.txt").write_text(counting(ANIMALS, 150, start=4))
+    (folder / "numbers.txt").write_text(counting_text(NUMBERS, 300))
+    (folder / "cats.txt").write_text(counting_text(ANIMALS, 150))
+    (folder / "dogs.txt").write_text(counting_text(ANIMALS, 150, start=4))
     (folder / "x.yaml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
     return folder / "x.yaml"
 
@@ -220,7 +220,7 @@ def test_transformers_loads_the_model_and_gives_its_logits(run, tmp_path):
 # -- data -----------------------------------------------------------------------------------------------------------
 
 
-def problem(recipe_file, *overrides: str) -> str:
+def error_of(recipe_file, *overrides: str) -> str:
     with pytest.raises(UserError) as error_info:
         assemble(load_recipe(recipe_file, overrides))
     return str(error_info.value)
@@ -263,7 +263,7 @@ def test_a_faulty_language_modeling_recipe_is_refused_at_its_line(recipe_file, o
     (folder / "x.bin").write_bytes(b"\xff\xfe\xff")
     (folder / "empty.txt").write_text(" \n")
     (folder / "few.txt").write_text("too little text\n")
-    assert expected_error in problem(recipe_file, *overrides)
+    assert expected_error in error_of(recipe_file, *overrides)
 
 
 def test_the_splits_contain_the_whole_text(recipe_file):
@@ -286,7 +286,7 @@ def test_rows_with_a_column_of_control_codes_work_too(recipe_file, tmp_path):
         "data.text=body",
         f"data.files={{train: {tmp_path}/rows.jsonl}}",
     ]
-    assert "data.control: missing; name the column" in problem(recipe_file, *overrides)
+    assert "data.control: missing; name the column" in error_of(recipe_file, *overrides)
     few_rows, no_validation = tmp_path / "few.jsonl", "data.validation_fraction=null"
     few_rows.write_text(json.dumps({"body": "a b c", "kind": "A"}) + "\n")
     files = [
@@ -295,12 +295,12 @@ def test_rows_with_a_column_of_control_codes_work_too(recipe_file, tmp_path):
         no_validation,
         "data.control=kind",
     ]
-    assert "data.test_fraction: A has 1 documents, too few for train, test" in problem(recipe_file, *files)
-    assert "data.control: no column code in the train split" in problem(recipe_file, *overrides, "data.control=code")
+    assert "data.test_fraction: A has 1 documents, too few for train, test" in error_of(recipe_file, *files)
+    assert "data.control: no column code in the train split" in error_of(recipe_file, *overrides, "data.control=code")
     rows_with_spaces = tmp_path / "spaced.jsonl"
     rows_with_spaces.write_text("".join(json.dumps({"body": "x " * 30, "kind": "two words"}) + "\n" for _ in range(4)))
     control = [*overrides[:-1], f"data.files={{train: {rows_with_spaces}}}", "data.control=kind"]
-    assert "data.control: 'two words' cannot be a control code" in problem(recipe_file, *control)
+    assert "data.control: 'two words' cannot be a control code" in error_of(recipe_file, *control)
     splits = language_modeling.load_splits(load_recipe(recipe_file, [*overrides, "data.control=kind"]))
     assert set(splits["train"].column_names) == {"text", "control"} and set(splits["test"]["control"]) == {"A", "B"}
 
@@ -497,7 +497,7 @@ def test_a_faulty_recipe_of_a_reformer_is_refused_at_its_line(reformer_file, ove
     (folder / "x.bin").write_bytes(b"\xff\xfe\xff")
     (folder / "few.txt").write_text("too little text\n")
     (folder / "one.txt").write_text("x")
-    assert expected_error in problem(reformer_file, *overrides)
+    assert expected_error in error_of(reformer_file, *overrides)
 
 
 def test_texts_come_from_a_file_for_each_split_or_a_column_without_groups(reformer_file, tmp_path):

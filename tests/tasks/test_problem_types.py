@@ -13,7 +13,7 @@ import pytest
 import yaml
 from rich.console import Console
 from sklearn.metrics import f1_score
-from test_data import HEAD, cache, problem, recipe  # noqa: F401
+from test_data import HEAD, cache, error_of, recipe  # noqa: F401
 from test_tables import read, write
 from test_train import RECIPE, WORDS, recipe_file, train  # noqa: F401
 
@@ -70,7 +70,7 @@ def test_probabilities_use_the_temperature_of_the_run(run, tmp_path):
     calibration = result.pop("calibration")
     (tmp_path / "plain" / "metrics.json").write_text(json.dumps(result))
     (calibrated_prediction,), (plain_prediction,) = (
-        predict(folder, console(), texts=["a cat"]) for folder in (run, tmp_path / "plain")
+        predict(folder, make_console(), texts=["a cat"]) for folder in (run, tmp_path / "plain")
     )
     logits = [
         np.log(np.divide(prediction.probabilities, 1 - np.array(prediction.probabilities)))
@@ -99,7 +99,7 @@ def test_all_commands_predict_the_same_for_a_text(run, tmp_path):
         else [json.loads(row[column]) for row in saved_rows] == [sorted(row["label"]) for row in examples]
     )
     new = [name for name in saved_rows[0] if name.startswith(("predicted", "probability"))]
-    label_file(run, console(), write(tmp_path / "a.jsonl", examples), tmp_path / "b.jsonl", overwrite=False)
+    label_file(run, make_console(), write(tmp_path / "a.jsonl", examples), tmp_path / "b.jsonl", overwrite=False)
     for row, saved_row in zip(read(tmp_path / "b.jsonl"), saved_rows, strict=True):
         assert list(row) == ["text", "label", *new]
         for name in new:
@@ -113,11 +113,11 @@ def test_all_commands_predict_the_same_for_a_text(run, tmp_path):
         assert json.loads(saved_rows[0]["predicted_labels"]) == [
             name for name in sorted(KINDS) if float(saved_rows[0][f"probability_{name}"]) > threshold
         ]
-    (prediction,) = predict(run, console(), texts=[examples[0]["text"]])
+    (prediction,) = predict(run, make_console(), texts=[examples[0]["text"]])
     assert prediction.probabilities == pytest.approx(
         [float(saved_rows[0][name]) for name in new if "_label" not in name[:15]], abs=1e-5
     )
-    evaluated_metrics = evaluate(run, console(), "validation")
+    evaluated_metrics = evaluate(run, make_console(), "validation")
     assert evaluated_metrics == pytest.approx(result["validation"], abs=1e-5)
     page = (run / "report.html").read_text()
     assert ("How good each label is" in page) == several and ("The largest errors" in page) != several
@@ -126,7 +126,7 @@ def test_all_commands_predict_the_same_for_a_text(run, tmp_path):
     assert ("of which a text may have several" if several else "The model gives a number") in card
 
 
-def console() -> Console:
+def make_console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
@@ -189,7 +189,7 @@ def test_other_names_of_several_labels_are_other_rows(recipe):  # noqa: F811
 )  # fmt: skip
 def test_unsuitable_labels_are_reported_in_one_line(recipe, kind, labels, more, expected_error):  # noqa: F811
     examples = [{"text": "x", "label": label} for label in labels]
-    message = problem(recipe(f"  problem_type: {kind}\n" + more, train=examples, validation=examples))
+    message = error_of(recipe(f"  problem_type: {kind}\n" + more, train=examples, validation=examples))
     assert expected_error in message and len(message.splitlines()) == 1
 
 

@@ -84,7 +84,7 @@ def nest_rows(flat: list[dict]) -> dict:
     return {"version": "1.1", "data": [{"title": "numbers", "paragraphs": paragraphs}]}
 
 
-def console() -> Console:
+def make_console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
@@ -105,7 +105,7 @@ def write_recipe(folder: Path, **changes) -> Path:
 def qa_run(tmp_path_factory) -> Path:
     """Return a finished run."""
     folder = tmp_path_factory.mktemp("qa")
-    return finetune(load_recipe(write_recipe(folder)), "the gate has tests of its own", console())
+    return finetune(load_recipe(write_recipe(folder)), "the gate has tests of its own", make_console())
 
 
 def test_a_run_learns_and_its_predictions_file_matches_its_metrics(qa_run):
@@ -137,7 +137,7 @@ def test_a_run_learns_and_its_predictions_file_matches_its_metrics(qa_run):
 
 
 def test_evaluating_a_run_reproduces_its_metrics(qa_run):
-    metrics = evaluate(qa_run, console(), "validation")
+    metrics = evaluate(qa_run, make_console(), "validation")
     assert metrics == json.loads((qa_run / "metrics.json").read_text())["validation"]
 
 
@@ -155,11 +155,11 @@ def test_the_command_line_prints_the_answer_its_score_and_its_sentence(qa_run, t
 
 def test_predictions_require_a_question_and_a_context(qa_run):
     with pytest.raises(UserError, match=r"needs context: toolkit predict .* --question .* --context FILE"):
-        predict(qa_run, console(), question="who?")
+        predict(qa_run, make_console(), question="who?")
     with pytest.raises(UserError, match="takes no texts"):
-        predict(qa_run, console(), texts=["a"], question="who?", context="a b")
+        predict(qa_run, make_console(), texts=["a"], question="who?", context="a b")
     with pytest.raises(UserError, match="the question or the context is empty"):
-        predict(qa_run, console(), question="who?", context=" \n")
+        predict(qa_run, make_console(), question="who?", context=" \n")
 
 
 def test_an_answer_may_be_in_any_window_of_a_long_text(qa_run):
@@ -189,17 +189,17 @@ def test_answers_are_whole_words_in_all_commands(qa_run, tmp_path):
     for whole_words in (True, False):
         values["data"]["whole_words"] = whole_words
         (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
-        scores = evaluate(folder, console(), "validation")
+        scores = evaluate(folder, make_console(), "validation")
         run = load_run(folder)
         best_answer = answering.answer_question(run, question, context)[0]
         columns = question_answering.label_rows(
             run, {"question": [question], "context": [context]}, lambda count: None
         ).columns
         windows = question_answering.prepare(run.recipe, run.tokenizer, question_answering.load_splits(run.recipe))
-        trainer = make_trainer(run.recipe, folder, run.task, run.model, console())
+        trainer = make_trainer(run.recipe, folder, run.task, run.model, make_console())
         assert trainer.measure(windows.validation, "validation") == scores
         saved_predictions = list(run.task.predictions(run, None, windows.validation, trainer.outputs))
-        printed_answer = predict(folder, console(), question=question, context=context)
+        printed_answer = predict(folder, make_console(), question=question, context=context)
         assert best_answer.text == columns[0][0] == saved_predictions[0]["prediction"] == printed_answer.text
         assert context[best_answer.start : best_answer.end] == best_answer.text and columns[3] == [best_answer.start]
         results[whole_words] = scores["exact_match"], best_answer.text
@@ -265,7 +265,7 @@ def test_questions_without_an_answer_are_scored_like_squad_v2(tmp_path):
     path = write_recipe(tmp_path, data__no_answer_threshold=0.0, train__max_steps=25)
     (tmp_path / "train.json").write_text(json.dumps(flat))
     (tmp_path / "validation.jsonl").write_text(json.dumps([*flat[:6], *rows("validation", 2)]))
-    out = console()
+    out = make_console()
     run = finetune(load_recipe(path), "the gate has tests of its own", out)
     scores = json.loads((run / "metrics.json").read_text())["validation"]
     groups = {"HasAns_exact": 0, "HasAns_f1": 0, "HasAns_total": 2, "NoAns_exact": 100, "NoAns_f1": 100}
@@ -277,7 +277,7 @@ def test_questions_without_an_answer_are_scored_like_squad_v2(tmp_path):
     assert "NoAns_total |" in card.replace("\\", "") and card.count("| 100.0000 | 100.0000 | 6 |") == 1
     assert "name: NoAns_total" not in card and "type: exact_match\n      value: 100.0\n      name: NoAns_exact" in card
     assert set(json.loads((run / "predictions.json").read_text()).values()) == {""}
-    out = console()
+    out = make_console()
     assert predict(run, out, question="Which?", context="abc").text == ""
     assert "no answer" in out.file.getvalue()
 

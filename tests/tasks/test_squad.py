@@ -22,12 +22,12 @@ ROW = {
 RED = {"text": "red", "answer_start": 6}
 
 
-def example(*answers: str, name: str = "q1") -> squad.Example:
+def make_example(*answers: str, name: str = "q1") -> squad.Example:
     return squad.Example(name, " ".join(answers), "?", answers, (0,) * len(answers))
 
 
 def score_one(prediction: str, *answers: str) -> tuple[float, float]:
-    scores = scoring.score([example(*answers)], {"q1": prediction})
+    scores = scoring.score([make_example(*answers)], {"q1": prediction})
     return scores["exact_match"], scores["f1"]
 
 
@@ -80,8 +80,8 @@ def test_an_empty_reference_is_scored_like_each_version():
     v2 omits such references, and a question without references has the empty answer.
     """
     assert score_one("a", "the") == (100, 0)
-    unanswerable = example(name="q2")
-    scores_of_both = scoring.score([example("the", "red"), unanswerable], {"q1": "a", "q2": ""})
+    unanswerable = make_example(name="q2")
+    scores_of_both = scoring.score([make_example("the", "red"), unanswerable], {"q1": "a", "q2": ""})
     assert (scores_of_both["exact_match"], scores_of_both["f1"]) == (
         50,
         50,
@@ -95,9 +95,9 @@ def test_an_empty_reference_is_scored_like_each_version():
 
 
 def test_a_question_without_a_prediction_counts_as_wrong():
-    pair = [example("red"), example("blue", name="q2")]
+    pair = [make_example("red"), make_example("blue", name="q2")]
     assert scoring.score(pair, {"q2": "blue", "other": "red"}) == {"exact_match": 50, "f1": 50}
-    either = scoring.score([example("red"), example(name="q2")], {"q1": "red"})
+    either = scoring.score([make_example("red"), make_example(name="q2")], {"q1": "red"})
     assert (either["exact_match"], either["HasAns_exact"], either["NoAns_exact"]) == (50, 100, 0)
 
 

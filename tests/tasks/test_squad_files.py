@@ -93,7 +93,7 @@ def test_misplaced_answers_are_dropped_or_found_again_and_counted(tmp_path):
     rows = question_answering.load_splits(recipe)["train"]
     (note,) = [note for note in recipe.findings.notes if "234 of 800" in note]
     assert ": 230 found (" in note and NEAREST in note and NORMALIZED_MATCH in note and ", 4 left out: '" in note
-    texts = {str(question["id"]): question["answers"][0]["text"] for question in _flat(covid_like())}
+    texts = {str(question["id"]): question["answers"][0]["text"] for question in _all_questions(covid_like())}
     assert len(rows) == 796 and all(isinstance(name, str) for name in rows["id"])
     for row in rows:
         start, text = row["answers"]["answer_start"][0], row["answers"]["text"][0]
@@ -101,7 +101,7 @@ def test_misplaced_answers_are_dropped_or_found_again_and_counted(tmp_path):
         assert text == texts[row["id"]].replace("\n", " ") and len(text.split()) == 3
 
 
-def _flat(content: dict) -> list[dict]:
+def _all_questions(content: dict) -> list[dict]:
     return [question for article in content["data"] for part in article["paragraphs"] for question in part["qas"]]
 
 
@@ -201,7 +201,7 @@ def test_questions_without_an_answer_are_recognized_in_several_layouts(tmp_path,
         assert squad.read_examples(tmp_path / "x.json")[0].answers == ()
 
 
-def third(question: object = None, **paragraph: object) -> dict:
+def faulty(question: object = None, **paragraph: object) -> dict:
     """Return three articles, the third with a fault in its second paragraph."""
     valid_paragraph = {"context": CONTEXT, "qas": []}
     valid_question = {**QUESTION, "answers": [ANSWER]}
@@ -218,14 +218,14 @@ def third(question: object = None, **paragraph: object) -> dict:
 @pytest.mark.parametrize(
     ("content", "expected_error"),
     [
-        (third({**QUESTION, "answers": [3]}), r"article 3, paragraph 2, question 2 \('q1'\): answers should be"),
-        (third({"id": 7, "answers": []}), r"article 3, paragraph 2, question 2 \(7\): has no question"),
-        (third({"id": True, "question": "?"}), "article 3, paragraph 2, question 2: id is True, not a text"),
-        (third({**QUESTION}), r"question 2 \('q1'\): has no answers; a question without has is_impossible: true"),
-        (third({**QUESTION, "is_impossible": "no"}), r"question 2 \('q1'\): is_impossible is 'no', not true or false"),
-        (third(3), "article 3, paragraph 2, question 2: expected an object"),
-        (third(qas={}), "article 3, paragraph 2: expected an object with context and qas, a list"),
-        (third(QUESTION, context=["x" * 500]), r"question 1 \('first'\): context is \['x{40,60}\.\.\., not a text"),
+        (faulty({**QUESTION, "answers": [3]}), r"article 3, paragraph 2, question 2 \('q1'\): answers should be"),
+        (faulty({"id": 7, "answers": []}), r"article 3, paragraph 2, question 2 \(7\): has no question"),
+        (faulty({"id": True, "question": "?"}), "article 3, paragraph 2, question 2: id is True, not a text"),
+        (faulty({**QUESTION}), r"question 2 \('q1'\): has no answers; a question without has is_impossible: true"),
+        (faulty({**QUESTION, "is_impossible": "no"}), r"question 2 \('q1'\): is_impossible is 'no', not true or false"),
+        (faulty(3), "article 3, paragraph 2, question 2: expected an object"),
+        (faulty(qas={}), "article 3, paragraph 2: expected an object with context and qas, a list"),
+        (faulty(QUESTION, context=["x" * 500]), r"question 1 \('first'\): context is \['x{40,60}\.\.\., not a text"),
         ({"data": [{"paragraphs": 3}]}, "article 1: paragraphs is 3, not a list"),
         ([{**QUESTION, "context": "x", "answers": {"text": ["x"], "answer_start": [True]}}],
          "as many texts as whole num"),
@@ -325,7 +325,7 @@ def published_v2(rows: list[dict], predictions: dict[str, str]) -> dict[str, flo
         gold = [text for text in row["answers"]["text"] if scoring.normalize(text)] or [""]
         words = [(scoring.normalize(text).split(), scoring.normalize(predictions[row["id"]]).split()) for text in gold]
         exact[row["id"]] = max(float(reference_words == predicted_words) for reference_words, predicted_words in words)
-        f1[row["id"]] = max(_overlap(reference_words, predicted_words) for reference_words, predicted_words in words)
+        f1[row["id"]] = max(_overlap_f1(reference_words, predicted_words) for reference_words, predicted_words in words)
     groups = {
         "": [row["id"] for row in rows],
         "HasAns_": [row["id"] for row in rows if row["answers"]["text"]],
@@ -339,7 +339,7 @@ def published_v2(rows: list[dict], predictions: dict[str, str]) -> dict[str, flo
     return scores
 
 
-def _overlap(reference_words: list[str], predicted_words: list[str]) -> float:
+def _overlap_f1(reference_words: list[str], predicted_words: list[str]) -> float:
     if not reference_words or not predicted_words:
         return float(reference_words == predicted_words)
     num_common = sum(min(reference_words.count(word), predicted_words.count(word)) for word in set(reference_words))

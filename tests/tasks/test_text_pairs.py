@@ -34,18 +34,18 @@ def run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
     return train(recipe_file, folder / "run", files, "data.text=[question, passage]", "train.max_steps=1")
 
 
-def console() -> Console:
+def make_console() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
 def test_texts_are_joined_in_predictions_as_in_training(run, tmp_path):
     recipe = load_recipe(run / "recipe.yaml")
     assert classification.load_splits(recipe)["train"]["text"][0] == "cat\nof cats"
-    predictions = predict(run, console(), texts=PAIRS)
+    predictions = predict(run, make_console(), texts=PAIRS)
     assert [prediction.text for prediction in predictions] == ["what is a cat\ncats purr", "x\n日本語\nfig"]
     with (tmp_path / "a.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("question", "answer"), *PAIRS, ("", "no question")])
-    output = console()
+    output = make_console()
     label_file(run, output, tmp_path / "a.csv", tmp_path / "b.jsonl", overwrite=False, text_pair_column="answer")
     rows = read(tmp_path / "b.jsonl")
     assert [row["predicted_label"] for row in rows] == [*(prediction.label for prediction in predictions), None]

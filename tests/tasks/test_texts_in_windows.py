@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from test_data import cache  # noqa: F401
-from test_problem_types import KINDS, console
+from test_problem_types import KINDS, make_console
 from test_tables import read, write
 from test_train import RECIPE, WORDS, train
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -78,14 +78,14 @@ def test_every_text_is_read_completely_and_predicted_equally_by_all_commands(run
     examples, saved_rows = rows(problem, 9), list(read_predictions(run / "predictions-validation.csv"))
     assert [int(row["tokens"]) for row in saved_rows] == [len(row["text"]) for row in examples]
     assert max(len(row["text"]) for row in examples) > 5 * LONGEST
-    label_file(run, console(), write(tmp_path / "a.jsonl", examples), tmp_path / "b.jsonl", overwrite=False)
+    label_file(run, make_console(), write(tmp_path / "a.jsonl", examples), tmp_path / "b.jsonl", overwrite=False)
     for row, saved_row in zip(read(tmp_path / "b.jsonl"), saved_rows, strict=True):
         for name in saved_row.keys() & {"predicted_label", "predicted_labels"}:
             assert row[name] == saved_row[name]
         for name in (name for name in saved_row if name.startswith(("probability", "predicted_value"))):
             assert float(saved_row[name]) == pytest.approx(row[name], abs=1e-5)
     result = json.loads((run / "metrics.json").read_text())
-    assert evaluate(run, console(), "validation") == pytest.approx(result["validation"], abs=1e-5)
+    assert evaluate(run, make_console(), "validation") == pytest.approx(result["validation"], abs=1e-5)
     if problem == "single_label":
         is_correct = [row["predicted_label"] == row["label"] for row in saved_rows]
         assert result["validation"]["accuracy"] == pytest.approx(np.mean(is_correct))
@@ -102,8 +102,8 @@ def test_every_text_is_read_completely_and_predicted_equally_by_all_commands(run
 
 def test_other_texts_do_not_matter_and_a_cut_text_is_predicted_differently(run, tmp_path):
     text = rows("single_label", 9)[8]["text"]
-    (single_prediction,) = predict(run, console(), texts=[text])
-    batch_predictions = predict(run, console(), texts=["a", text, text[:LONGEST], "cow " * 50])
+    (single_prediction,) = predict(run, make_console(), texts=[text])
+    batch_predictions = predict(run, make_console(), texts=["a", text, text[:LONGEST], "cow " * 50])
     assert batch_predictions[1].probabilities == pytest.approx(single_prediction.probabilities, abs=1e-6)
     assert batch_predictions[2].probabilities != pytest.approx(single_prediction.probabilities, abs=1e-6)
     assert not any(prediction.is_truncated for prediction in batch_predictions)
@@ -112,7 +112,7 @@ def test_other_texts_do_not_matter_and_a_cut_text_is_predicted_differently(run, 
 
 def test_an_export_describes_the_windows_of_long_texts(run, tmp_path):
     padding = json.loads(
-        (export_run(run, "hf", tmp_path / "hf", console(), overwrite=False) / "export.json").read_text()
+        (export_run(run, "hf", tmp_path / "hf", make_console(), overwrite=False) / "export.json").read_text()
     )["padding"]
     assert padding["mean_of_windows_of"] == LONGEST and "text_cut_to" not in padding
 
@@ -129,7 +129,7 @@ def test_the_card_s_code_gives_the_run_s_logits_in_transformers(run):
         exec(windows, scope)
     result = json.loads((run / "metrics.json").read_text()).get("calibration", {})
     problem = run.parent.name.rstrip("0123456789")
-    (prediction,) = predict(run, console(), texts=[scope["text"]])
+    (prediction,) = predict(run, make_console(), texts=[scope["text"]])
     transformers_probabilities = probabilities(scope["logits"].numpy()[None], problem, result.get("temperature", 1.0))
     assert prediction.probabilities == pytest.approx(transformers_probabilities[0].tolist(), abs=1e-5)
 

@@ -67,7 +67,7 @@ RECIPE = {
 NAMES = ("Rome", "Paris", "Lee", "Oslo", "Kent")
 
 
-def sentence(draws: random.Random) -> list[tuple[str, str]]:
+def draw_sentence(draws: random.Random) -> list[tuple[str, str]]:
     tagged_words = []
     for _ in range(draws.randint(1, 4)):
         first, second = draws.sample(NAMES, 2)
@@ -83,7 +83,7 @@ def conll_text(sentences: list[list[tuple[str, str]]]) -> str:
 def write_recipe(folder: Path) -> Path:
     draws = random.Random(0)
     for name, count in (("train", 250), ("test", 40)):
-        (folder / f"{name}.conll").write_text(conll_text([sentence(draws) for _ in range(count)]))
+        (folder / f"{name}.conll").write_text(conll_text([draw_sentence(draws) for _ in range(count)]))
     (folder / "ner.yaml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
     return folder / "ner.yaml"
 

@@ -20,7 +20,7 @@ CONTEXT = (
 )
 
 
-def example(context: str, answer: str, question: str = "Which one?", name: str = "q") -> Example:
+def make_example(context: str, answer: str, question: str = "Which one?", name: str = "q") -> Example:
     return Example(name, context, question, (answer,), (context.index(answer),))
 
 
@@ -29,7 +29,7 @@ def pieces(tmp_path: Path) -> ReformerTokenizer:
     return train_sentencepiece([*lines, CONTEXT], 400, tmp_path / "pieces")
 
 
-def ideal(windows: Windows, sure: float = 10.0) -> list[np.ndarray]:
+def ideal_outputs(windows: Windows, sure: float = 10.0) -> list[np.ndarray]:
     """Return the outputs of a model that knows every answer, as the evaluation stores them."""
     scores = np.zeros((2, len(windows), windows.max_length))
     rows = np.arange(len(windows))
@@ -41,14 +41,14 @@ def ideal(windows: Windows, sure: float = 10.0) -> list[np.ndarray]:
 
 
 def ideal_answers(windows: Windows) -> list[str]:
-    return [best[0].text for best in answers(windows, ideal(windows))]
+    return [best[0].text for best in answers(windows, ideal_outputs(windows))]
 
 
 @pytest.mark.parametrize("length", [32, 48, 200])
 def test_every_answer_survives_encoding_into_windows(tmp_path, length):
     """Test blanks, ligatures, accents and other scripts before and inside answers, near every window's edge."""
     words = ["Töölö", "Helsinki", "ﬁrst", "ﬁrst  trams", "e\u0301t\u0301", "1901", "sea", "Suomi 日本", "lakes"]
-    examples = [example(CONTEXT, word, "Who?", word) for word in words]
+    examples = [make_example(CONTEXT, word, "Who?", word) for word in words]
     for tokenizer in (ByteTokenizer(), pieces(tmp_path)):
         windows = Windows(examples, tokenizer, length, 20, 30)
         assert ideal_answers(windows) == words
@@ -57,7 +57,7 @@ def test_every_answer_survives_encoding_into_windows(tmp_path, length):
 
 def test_a_window_has_question_separator_context_and_padding():
     tokenizer = ByteTokenizer()
-    windows = Windows([example("ab cd", "cd", "  Q?\n")], tokenizer, 12, 2, 5)
+    windows = Windows([make_example("ab cd", "cd", "  Q?\n")], tokenizer, 12, 2, 5)
     (row,) = windows
     expected_tokens = [*tokenizer.encode("Q?"), SEPARATOR, *tokenizer.encode("ab cd")]
     assert row["input_ids"].tolist() == expected_tokens + [0] * 4
@@ -68,7 +68,7 @@ def test_a_window_has_question_separator_context_and_padding():
 
 def test_the_question_is_never_cut_and_windows_cover_the_context():
     tokenizer, context = ByteTokenizer(), "".join(chr(97 + index % 26) for index in range(100))
-    windows = Windows([example(context, "xyz", "Where is it?")], tokenizer, 40, 7, 5)
+    windows = Windows([make_example(context, "xyz", "Where is it?")], tokenizer, 40, 7, 5)
     question = tokenizer.encode("Where is it?")
     pieces = []
     for row in windows:
@@ -81,7 +81,7 @@ def test_the_question_is_never_cut_and_windows_cover_the_context():
 
 def test_a_window_without_the_whole_answer_has_no_answer():
     context = "." * 30 + "answer" + "." * 30
-    windows = Windows([example(context, "answer", "Q")], ByteTokenizer(), 20, 8, 9)
+    windows = Windows([make_example(context, "answer", "Q")], ByteTokenizer(), 20, 8, 9)
     for row in windows:
         text = ByteTokenizer().decode(row["input_ids"][2:])
         if "answer" in text:
@@ -93,7 +93,7 @@ def test_a_window_without_the_whole_answer_has_no_answer():
 
 def test_a_question_without_space_for_its_context_is_named():
     with pytest.raises(QuestionTooLongError, match=r"the question q has 20 tokens, which leaves 9 of 30"):
-        Windows([example("abc", "b", "x" * 20)], ByteTokenizer(), 30, 9, 5)
+        Windows([make_example("abc", "b", "x" * 20)], ByteTokenizer(), 30, 9, 5)
 
 
 def test_an_empty_context_and_no_examples_give_no_error():
@@ -103,8 +103,8 @@ def test_an_empty_context_and_no_examples_give_no_error():
 
 
 def test_windows_may_be_padded_beyond_their_tokens():
-    short = Windows([example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9)
-    padded_windows = Windows([example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9, length=32)
+    short = Windows([make_example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9)
+    padded_windows = Windows([make_example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9, length=32)
     assert len(padded_windows) == len(short) > 1
     for padded_window, short_window in zip(
         (padded_windows[i] for i in range(len(short))), (short[i] for i in range(len(short))), strict=True
@@ -121,7 +121,7 @@ def test_windows_may_be_padded_beyond_their_tokens():
 def test_an_answer_inside_a_token_is_reported_with_the_tokens_text(tmp_path):
     train_sentencepiece(["ab ba abba baab"] * 50, 8, tmp_path)
     tokenizer = ReformerTokenizer.from_file(tmp_path / "spiece.model")
-    windows = Windows([example("ab 20-18", "18"), example("ab ba", "ba", name="r")], tokenizer, 16, 2, 5)
+    windows = Windows([make_example("ab 20-18", "18"), make_example("ab ba", "ba", name="r")], tokenizer, 16, 2, 5)
     assert [(item.id, token_text) for item, token_text in windows.inexact()] == [
         ("q", "20-18")
     ]  # one run of unknown characters
@@ -172,7 +172,7 @@ def rank_answers(examples, scores, threshold=None, length=40, **positions):
 
 def test_a_question_gets_the_best_answer_of_all_its_windows_once():
     context = "0123456789" * 4
-    examples = [example(context, "1", "Q")]
+    examples = [make_example(context, "1", "Q")]
     windows = Windows(examples, ByteTokenizer(), 22, 4, 9)
     assert len(windows) >= 2 and windows.offset_of[1] == 2
     shared_token = 2 + 16  # the first token of the second window, in the first

@@ -139,8 +139,8 @@ def test_a_run_with_hostile_names_succeeds_and_its_card_shows_them(hostile_recip
 
 def test_control_codes_that_look_like_markup_train_and_generate(tmp_path, capfd):
     codes = {"[/red]": "numbers.txt", "a|b": "cats.txt"}
-    (tmp_path / "numbers.txt").write_text(test_language_modeling.counting(test_language_modeling.NUMBERS, 300))
-    (tmp_path / "cats.txt").write_text(test_language_modeling.counting(test_language_modeling.ANIMALS, 300))
+    (tmp_path / "numbers.txt").write_text(test_language_modeling.counting_text(test_language_modeling.NUMBERS, 300))
+    (tmp_path / "cats.txt").write_text(test_language_modeling.counting_text(test_language_modeling.ANIMALS, 300))
     values = json.loads(json.dumps(test_language_modeling.RECIPE))
     values["data"]["sources"] = {code: str(tmp_path / name) for code, name in codes.items()}
     values["train"] |= {"max_steps": 2, "eval_steps": 1}
