@@ -208,7 +208,7 @@ class LoopbackHub:
         page: entries to a page of a repository's tree.
         writers: token -> the owners under whose names it may write.
         uploaded: the uploaded LFS objects, by their SHA-256.
-        refusals: part of a path -> fault of all requests whose path contains it.
+        refusals: part of a path -> fault of all POST requests whose path contains it.
     """
 
     def __init__(self) -> None:

@@ -118,7 +118,7 @@ DOCUMENTS = {
     ),
 }
 #: Prefixes of paths of source files: the packages, and the folders of models and of the gate.
-ROOMS = {"toolkit", "models", "tests"} | {
+PATH_PREFIXES = {"toolkit", "models", "tests"} | {
     folder.name for above in ("models", "toolkit/parity") for folder in (ROOT / above).iterdir() if folder.is_dir()
 }
 
@@ -127,7 +127,7 @@ ROOMS = {"toolkit", "models", "tests"} | {
 def test_the_source_files_in_a_document_exist(document):
     """Check paths with a package. Capitals stand for any family; a file without a package may be the user's."""
     text = FENCED_BLOCK.sub("", (ROOT / document).read_text(encoding="utf-8"))
-    paths = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+\.(?:py|yaml))\b", text)
+    paths = re.findall(rf"`((?:{'|'.join(PATH_PREFIXES)})/[\w/]+\.(?:py|yaml))\b", text)
     missing = [path for path in paths if not re.search("[A-Z]{2}", path) and not any(
         (ROOT / folder / path).is_file() for folder in (DOCUMENTS[document], "."))]  # fmt: skip
     assert missing == []

@@ -66,7 +66,7 @@ def cache_entries(folder: Path) -> list[Path]:
 
 
 def file_times(folder: Path) -> dict[Path, int]:
-    """Return the time of each file; the file with an entry's name has the time of the last use."""
+    """Return the write time of each file, except for the file with an entry's name, which changes at each use."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != cache.NAME_FILE}
 
 

@@ -249,7 +249,7 @@ DELIMITERS = {"a short row of a semicolon file": ";"}
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value without Arrow's additions: None for a missing key, and replaced surrogates."""
+    """Return a value without Arrow's None for missing keys, and with a lone surrogate replaced."""
     if isinstance(value, dict):
         return {key: plain_value(item) for key, item in value.items() if item is not None}
     return HALF if value == "\ud83d" else value

@@ -45,7 +45,7 @@ def missing_requirement() -> str:
 def place():
     """Return a folder that all users may read, unlike the folders of pytest.
 
-    It contains the folders ``work`` and ``tmp`` of nobody, and a recipe with its data.
+    It contains the folders ``work`` and ``tmp`` of nobody; the fixture ``recipe`` adds a recipe with its data.
     """
     if reason := missing_requirement():
         pytest.skip(reason)
