@@ -1,4 +1,4 @@
-"""Every command of the documents is run as it stands, by a shell, in an empty folder with small real data.
+"""Run every command of the documents unchanged, by a shell, in an empty folder with small real data.
 
 Words that are added to a line only cut it short. A line that cannot run here is listed with the reason.
 """
@@ -34,10 +34,10 @@ class Here:
 
     Attributes:
         chain: lines of a chain run one after the other, in the order of :data:`LINES`; chains run side by side.
-        more: what is added at the end of the line.
-        names: what the documents leave open -> what is there.
+        more: text that is appended to the line.
+        names: placeholder of the documents -> its replacement.
         folder: where the line runs, relative to the folder of :func:`lay_out`.
-        says: a regular expression that what is printed has.
+        says: regular expression that the output contains.
     """
 
     chain: str
@@ -49,7 +49,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Why a line does not run here. That a line of `toolkit` has no unknown options is seen all the same."""
+    """The reason why a line does not run here; the options of lines of `toolkit` are still checked."""
 
     reason: str
 
@@ -267,8 +267,8 @@ LINES: dict[str, Here | Elsewhere] = {
     'make test PYTEST_ARGS="tests/parity/test_verdict.py -k buckets"': Elsewhere("these tests"),
 }
 
-#: How the blocks begin that show what is printed, and what holds them to the truth.
-PRINTED = {
+#: First lines of the blocks that show output, and the tests that keep them correct.
+OUTPUT_BLOCKS = {
     "on AMD EPYC, 2 cores": "figures of one machine; test_bench.py looks at what is told",
     "data   19200 train, 400 validation, 1000 test questions in 21380 windows": "the demo's figures, from a run of it",
     "error: my.yaml:20: train.batch_sise": "below",
@@ -281,23 +281,25 @@ COMMAND = re.compile(r"(\$ )?(toolkit|make|hf|pip|python|source|export|eval|_TOO
 
 def console_blocks() -> list[list[str]]:
     """Return the lines of the blocks that are not files, without comments and blank lines."""
-    found = [block for text in TEXTS.values() for block in FENCED_BLOCK.findall(text) if block.startswith("```\n")]
-    blocks = [block.splitlines()[1:-1] for block in found]
+    fenced_blocks = [
+        block for text in TEXTS.values() for block in FENCED_BLOCK.findall(text) if block.startswith("```\n")
+    ]
+    blocks = [block.splitlines()[1:-1] for block in fenced_blocks]
     lines = [[re.sub(r"\s+# .*", "", text).rstrip() for text in block] for block in blocks]
     return [[line for line in block if line] for block in lines]
 
 
 def commands() -> list[str]:
-    """Return the commands of the documents: in blocks of their own, and in sentences and tables."""
-    found = []
+    """Return the commands of the documents, from blocks, sentences and tables."""
+    lines_of_blocks = []
     for block in console_blocks():
         if any(line.startswith("$ ") for line in block):
-            found += [line.removeprefix("$ ") for line in block if line.startswith("$ ")]
+            lines_of_blocks += [line.removeprefix("$ ") for line in block if line.startswith("$ ")]
         elif any(COMMAND.match(line) for line in block):
-            found += block
+            lines_of_blocks += block
     texts = (FENCED_BLOCK.sub("", text) for text in TEXTS.values())
     spans = (" ".join(span.split()) for text in texts for span in re.findall(r"`([^`]+)`", text))
-    return list(dict.fromkeys([*found, *(span for span in spans if re.match(r"(toolkit|make) \w", span))]))
+    return list(dict.fromkeys([*lines_of_blocks, *(span for span in spans if re.match(r"(toolkit|make) \w", span))]))
 
 
 def test_every_line_of_the_documents_is_run_or_has_a_reason():
@@ -308,13 +310,15 @@ def test_every_line_of_the_documents_is_run_or_has_a_reason():
     assert not (odd := set(LINES) - set(there)), f"these are not in the documents any more: {odd}"
     for block in console_blocks():
         if not any(COMMAND.match(line) for line in block):
-            assert block[0].startswith(tuple(PRINTED)), f"neither commands nor known output: {block[0]}"
+            assert block[0].startswith(tuple(OUTPUT_BLOCKS)), f"neither commands nor known output: {block[0]}"
 
 
-def test_lines_that_do_not_run_here_have_options_that_are_known():
-    asked = [line for line, how in LINES.items() if isinstance(how, Elsewhere) and line.startswith("toolkit ")]
-    assert len(asked) >= 3
-    for line in asked:
+def test_lines_that_do_not_run_here_have_known_options():
+    lines_elsewhere = [
+        line for line, how in LINES.items() if isinstance(how, Elsewhere) and line.startswith("toolkit ")
+    ]
+    assert len(lines_elsewhere) >= 3
+    for line in lines_elsewhere:
         words = shlex.split(re.sub(r"[\[\]]", "", line))[1:]
         cli.toolkit.main([*words, "--help"], standalone_mode=False, obj=cli.Settings())
 
@@ -355,7 +359,7 @@ def lay_out_decoder(folder: Path) -> Path:
     return folder / "small"
 
 
-def test_the_mistake_in_the_readme_is_said_as_it_says(tmp_path, monkeypatch):
+def test_the_error_message_in_the_readme_is_real(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(my_recipe().replace("batch_size", "batch_sise"))
     with pytest.raises(UserError) as mistake:
@@ -378,7 +382,7 @@ FACT = "On 1. Januar 1999 the money of Finnland was introduced. The capital of F
 
 
 def lay_out(folder: Path) -> None:
-    """The files that the README takes for granted, real and small."""
+    """Write the files that the README assumes, real and small."""
     options = cldr_languages.Options(languages=["de", "fi", "fr"], train=20, validation=3, test=1)
     corpus = cldr_languages.load(options)
     for name in ("train", "reviews"):
@@ -420,18 +424,20 @@ def test_every_line_that_can_run_here_runs(tmp_path):
         }
 
         def run(line: str, how: Here) -> None:
-            for name, there in how.names.items():
-                line = re.sub(rf"\b{name}\b", there, line)
-            done = subprocess.run(
+            for name, replacement in how.names.items():
+                line = re.sub(rf"\b{name}\b", replacement, line)
+            result = subprocess.run(
                 ["bash", "-c", f"{line} {how.more}"],
                 cwd=tmp_path / how.folder,
                 env=environment,
                 capture_output=True,
                 text=True,
             )
-            told = f"$ {line} {how.more}\n{done.stdout}{done.stderr}"
-            assert done.returncode == 0 and "Traceback" not in told, told
-            assert re.search(how.says, done.stdout + done.stderr), f"{how.says!r} is not in what is said:\n{told}"
+            transcript = f"$ {line} {how.more}\n{result.stdout}{result.stderr}"
+            assert result.returncode == 0 and "Traceback" not in transcript, transcript
+            assert re.search(how.says, result.stdout + result.stderr), (
+                f"{how.says!r} is not in the output:\n{transcript}"
+            )
 
         def run_chain(chain: str) -> None:
             for line, how in LINES.items():
@@ -440,11 +446,11 @@ def test_every_line_that_can_run_here_runs(tmp_path):
 
         with ThreadPoolExecutor(2) as workers:
             list(workers.map(run_chain, ["gates", "own", "shipped", "decoder"]))  # the longest first
-    said = {
+    completion_scripts = {
         shell: subprocess.run(
             ["toolkit"], env={**environment, "_TOOLKIT_COMPLETE": f"{shell}_source"}, capture_output=True, text=True
         ).stdout
         for shell in ("zsh", "fish")
     }
-    assert "compdef _toolkit_completion toolkit" in said["zsh"]
-    assert "complete --no-files --command toolkit" in said["fish"]
+    assert "compdef _toolkit_completion toolkit" in completion_scripts["zsh"]
+    assert "complete --no-files --command toolkit" in completion_scripts["fish"]
