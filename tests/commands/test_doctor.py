@@ -16,7 +16,7 @@ from test_disk import needs_mount, on_small_disk
 
 from toolkit.commands.doctor import doctor as command
 from toolkit.commands.doctor import frameworks, gpu, machine, services, versions
-from toolkit.commands.doctor.child import run_in_child
+from toolkit.commands.doctor.child import Answer, run_in_child
 from toolkit.commands.doctor.doctor import print_diagnosis, run_checks
 from toolkit.commands.doctor.finding import Finding
 from toolkit.machine.install import DISTRIBUTION
@@ -215,6 +215,22 @@ def test_a_paddle_that_crashes_on_import_is_a_fault(monkeypatch):
         and "does not work: the process was ended by SIGSEGV" in finding.description
         and finding.remedy
     )
+
+
+def test_an_inaccurate_compiled_loop_is_a_fault_with_its_remedy(monkeypatch):
+    values = {"count": 25, "faults": ["norm_rows on 300 x 64: off by 9 units of rounding (RMS)"]}
+    monkeypatch.setattr(frameworks, "run_in_child", lambda code: Answer(values, ""))
+    (finding,) = frameworks.check_loops()
+    assert finding.state == "fault" and finding.description.startswith("the compiled loop norm_rows on 300 x 64: off")
+    assert finding.remedy == "export TOOLKIT_KERNELS=composed"
+    monkeypatch.setattr(frameworks, "run_in_child", lambda code: Answer({}, "ended by SIGILL"))
+    (finding,) = frameworks.check_loops()
+    assert finding.state == "fault" and "do not work: ended by SIGILL" in finding.description
+
+
+def test_the_compiled_loops_of_this_processor_are_accurate():
+    (finding,) = frameworks.check_loops()
+    assert finding.state == "ok" and "compiled loops are" in finding.description
 
 
 def test_a_failing_check_is_a_fault_and_the_others_continue(monkeypatch, capsys):
