@@ -134,9 +134,9 @@ def mask_notes(*hides: bool) -> list[Note]:
     return [*Sides(Description(masks=mask_facts), Description(), PairMap(), {})._idle_masks()]
 
 
-def unreached(kind: str, operator: str) -> list[Note]:
+def unreached_notes(kind: str, operator: str) -> list[Note]:
     """Return the notes on a reference with a limit or a choice that has the same outcome everywhere on the batch."""
-    description = Description(unreached=[UnreachedFacts(kind, "net.py:7", operator)])
+    description = Description(unreached_facts=[UnreachedFacts(kind, "net.py:7", operator)])
     return [*Sides(description, Description(), PairMap(), {})._unreached_limits()]
 
 
@@ -440,11 +440,11 @@ SENTENCES: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "the reference makes a mask at net.py:7 (<) that excludes nothing on this batch, so a fault in its bound does",
     ),
     "limits-idle": (
-        lambda: unreached("limit", "clamp"),
+        lambda: unreached_notes("limit", "clamp"),
         "the reference limits whole numbers at net.py:7 (clamp), and no number of this batch is changed, so a fault in",
     ),
     "choices-idle": (
-        lambda: unreached("choice", "<"),
+        lambda: unreached_notes("choice", "<"),
         "the reference chooses between two results by the comparison at net.py:7 (<), and takes the same one",
     ),
     "shifted": (conversion_notes, "the port adds a number to norm.weight, as the map says; weight decay then pulls"),

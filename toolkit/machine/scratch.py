@@ -4,8 +4,8 @@ A killed process cannot clean up. So a small separate process, the janitor, read
 a message when a folder or a child appears and when it is gone. When the pipe closes, the janitor kills the remaining
 children and removes the remaining folders. It has its own session, so it gets neither Ctrl-C nor a signal to the group.
 
-A child may start processes in other sessions, which outlive the child and its process group. All of them inherit an
-environment variable, :data:`TREES_VARIABLE`, by which they are found in ``/proc`` and killed.
+A child may start processes in other sessions, which outlive the child and its process group. All of them inherit the
+environment variable :data:`TREES_VARIABLE`. The janitor finds them in ``/proc`` by this variable and kills them.
 
 This file, run as a script, is the janitor; so it imports only the standard library.
 """
@@ -90,13 +90,11 @@ def kill_processes(leader: int, tree: str) -> None:
         leader: id of the process that leads the group.
         tree: name of the process tree in :data:`TREES_VARIABLE`.
     """
-    with contextlib.suppress(
-        ProcessLookupError, PermissionError
-    ):  # it has ended; macOS reports this as PermissionError
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # an ended process; macOS reports PermissionError
         os.killpg(leader, signal.SIGKILL)
-    killed: set[int] = set()
-    while new_processes := set(_find_tree(tree)) - killed:  # until none of them can start another one
-        killed |= new_processes
+    killed_processes: set[int] = set()
+    while new_processes := set(_find_tree(tree)) - killed_processes:  # a process may start another until it is killed
+        killed_processes |= new_processes
         for process in new_processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)

@@ -124,7 +124,7 @@ class Description:
         draws: random draws and discrete choices, in execution order.
         buffers: buffers, and parameters that are not trained.
         masks: comparisons in the forward that produce masks.
-        unreached: limits and choices in the forward whose other outcome does not occur on the batch.
+        unreached_facts: limits and choices in the forward whose other outcome does not occur on the batch.
         num_operations: number of source locations in a port's own code that call Paddle's functions.
     """
 
@@ -133,7 +133,7 @@ class Description:
     draws: list[DrawFacts] = field(default_factory=list)
     buffers: list[BufferFacts] = field(default_factory=list)
     masks: list[MaskFacts] = field(default_factory=list)
-    unreached: list[UnreachedFacts] = field(default_factory=list)
+    unreached_facts: list[UnreachedFacts] = field(default_factory=list)
     num_operations: int = 0
 
 

@@ -2,7 +2,7 @@
 
 A comparison that excludes nothing on a batch would hide its faults. Each side follows the result of each comparison
 until the result masks a floating-point tensor. A limit that no position reaches (``distance.clamp(max=64)``), and a
-choice between two results that always takes the same one, hide faults, too.
+choice between two results that always takes the same result, hide faults, too.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class UnreachedFacts:
 
     Attributes:
         kind: ``limit`` of whole numbers that no number reaches, or ``choice`` between two results that always takes
-            the same one.
+            the same result.
         line: ``file:line`` of the limit, or of the comparison that decides the choice.
         operator: name of the limiting operation, or the comparison's operator.
     """
@@ -120,7 +120,7 @@ class MaskComparisons:
             if site in self._masking
         ]
 
-    def unreached(self) -> list[UnreachedFacts]:
+    def unreached_facts(self) -> list[UnreachedFacts]:
         """Return the limits that no number reaches and the choices that always take the same result."""
         limits = [
             UnreachedFacts("limit", site.line, operator)

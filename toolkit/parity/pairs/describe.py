@@ -156,7 +156,7 @@ class Sides:
         """Yield notes on limits and choices that have the same outcome everywhere on the batch."""
         for side, description in {"reference": self.reference, "port": self.port}.items():
             for kind in ("limit", "choice"):
-                lines = (f"{one.line} ({one.operator})" for one in description.unreached if one.kind == kind)
+                lines = (f"{one.line} ({one.operator})" for one in description.unreached_facts if one.kind == kind)
                 if places := dict.fromkeys(lines):
                     yield Note(f"{kind}s-idle", {"side": side, "places": ", ".join(places)})
 

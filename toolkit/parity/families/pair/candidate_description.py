@@ -107,7 +107,7 @@ def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -
         draws.draw_facts,
         buffer_facts,
         comparisons.facts(),
-        comparisons.unreached(),
+        comparisons.unreached_facts(),
         num_operations=len(masks.operations),
     )
 

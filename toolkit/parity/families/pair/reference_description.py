@@ -83,7 +83,7 @@ def run(job: Job, folder: Path) -> Description:
     needs_loss = not job.pair.forward_only
     model.train(needs_loss)
     masks: list[MaskFacts] = []
-    unreached: list[UnreachedFacts] = []
+    unreached_facts: list[UnreachedFacts] = []
 
     def record_unreplayable_choice(name: str) -> None:
         """Record a discrete choice that the port cannot replay. It has no tensor."""
@@ -109,7 +109,7 @@ def run(job: Job, folder: Path) -> Description:
             user_code.running(source),
         ):
             loss = compute_output(source, model, batch, needs_loss).loss
-        masks[:], unreached[:] = mask_watch.comparisons.facts(), mask_watch.comparisons.unreached()
+        masks[:], unreached_facts[:] = mask_watch.comparisons.facts(), mask_watch.comparisons.unreached_facts()
         return None if loss is None else float(loss.detach())
 
     loss = compute_loss(draws, lambda name, value: _append_module_facts(modules, kinds, name, value))
@@ -126,7 +126,7 @@ def run(job: Job, folder: Path) -> Description:
         replace(facts, transposed=facts.transposed or facts.name in transposed_names)
         for facts in describe_parameters(model, order)
     ]
-    return Description(parameters, modules, draw_facts, buffer_facts, masks, unreached)
+    return Description(parameters, modules, draw_facts, buffer_facts, masks, unreached_facts)
 
 
 def describe_draws(draws: Draws) -> list[DrawFacts]:

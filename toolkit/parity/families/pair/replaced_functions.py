@@ -310,7 +310,7 @@ def _gumbel_softmax(original: Callable) -> Callable:
             return probabilities
         indices = paddle.argmax(probabilities, axis=axis, keepdim=True)
         one_hot = paddle.put_along_axis(paddle.zeros_like(probabilities), indices, 1.0, axis)
-        return one_hot - probabilities.detach() + probabilities  # the gradient is that of the probabilities
+        return one_hot - probabilities.detach() + probabilities  # its gradient is the probabilities' gradient
 
     return gumbel_softmax
 
