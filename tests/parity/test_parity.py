@@ -41,13 +41,11 @@ CORRECT_REFORMERS = [
     ("question_answering", "random", {"num_labels": 2}),
     ("token_classification", "heavy-tailed", {"num_labels": 5, "classifier_dropout": 0.3}),
 ]
+#: Head of a case of :data:`CORRECT_REFORMERS` -> kind of tokenizer that its gate also compares.
+TOKENIZERS = {"sequence_classification": "bytes", "causal_lm": "sentencepiece"}
 CORRECT_CTRLS = [("causal_lm", "heavy-tailed"), ("sequence_classification", "large-gains")]
 #: Kinds of labels other than classes, with the number of outputs: a number, several numbers, several labels.
 OTHER_LABELS = [("regression", 1), ("regression", 3), ("multi_label_classification", 5)]
-
-
-def make_reformer_request(head: str, kind: str, changes: dict) -> GateRequest:
-    return reformer_request({**TINY_REFORMER, **changes}, head, kind)
 
 
 def make_ctrl_request(head: str, kind: str) -> GateRequest:
@@ -60,15 +58,11 @@ def make_label_request(model: str, problem: str, outputs: int) -> GateRequest:
     return request_for(model, "sequence_classification", config, {"reformer": 128, "ctrl": 24}[model])
 
 
-def make_float64_request() -> GateRequest:
-    return reformer_request(TINY_REFORMER, dtypes=("float64",))
-
-
 @pytest.fixture(scope="module")
-def make_tokenizer_request(tmp_path_factory) -> Callable[[str], GateRequest]:
-    """Return a function from a kind of tokenizer to a gate that compares it.
+def make_reformer_request(tmp_path_factory) -> Callable[[str, str, dict], GateRequest]:
+    """Return a function from a case of :data:`CORRECT_REFORMERS` to its gate.
 
-    SentencePiece is trained on Python's texts.
+    Some of these gates also compare a tokenizer (:data:`TOKENIZERS`). SentencePiece is trained on Python's texts.
     """
     import pydoc_data.topics
 
@@ -78,27 +72,28 @@ def make_tokenizer_request(tmp_path_factory) -> Callable[[str], GateRequest]:
     train_sentencepiece(list(pydoc_data.topics.topics.values())[:20], 300, folder)
     paths = {"bytes": None, "sentencepiece": str(folder / MODEL_FILE)}
 
-    def request(kind: str) -> GateRequest:
-        tokenizer = TokenizerJob(kind, ["une maison", "the statement"], 8, paths[kind])
-        return reformer_request(TINY_REFORMER, dtypes=("float64",), tokenizer=tokenizer)
+    tokenizers = {
+        head: TokenizerJob(kind, ["une maison", "the statement"], 8, paths[kind]) for head, kind in TOKENIZERS.items()
+    }
+
+    def request(head: str, kind: str, changes: dict) -> GateRequest:
+        return reformer_request({**TINY_REFORMER, **changes}, head, kind, tokenizer=tokenizers.get(head))
 
     return request
 
 
 @pytest.fixture(scope="module")
-def prepared_gates(tmp_path_factory, make_tokenizer_request) -> PreparedGates:
+def prepared_gates(tmp_path_factory, make_reformer_request) -> PreparedGates:
     requests = [
         *(make_reformer_request(*case) for case in CORRECT_REFORMERS),
         *(make_ctrl_request(*case) for case in CORRECT_CTRLS),
         *(make_label_request(model, *case) for model in FAMILIES for case in OTHER_LABELS),
-        *(make_tokenizer_request(kind) for kind in ("bytes", "sentencepiece")),
-        make_float64_request(),
     ]
     return PreparedGates(tmp_path_factory.mktemp("jobs"), requests)
 
 
 @pytest.mark.parametrize(("head", "kind", "changes"), CORRECT_REFORMERS)
-def test_a_correct_port_passes_in_both_dtypes(prepared_gates, tmp_path, head, kind, changes):
+def test_a_correct_port_passes_in_both_dtypes(prepared_gates, make_reformer_request, tmp_path, head, kind, changes):
     report, text = prepared_gates.run(make_reformer_request(head, kind, changes), tmp_path)
     assert report.passed, report.summary()
     assert text.startswith("PARITY")
@@ -333,7 +328,8 @@ def test_a_fault_of_generation_is_named_at_its_line(file, original_code, faulty_
 def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tmp_path):
     """Edit one constant of the port, and run the real command on a copy of the source."""
     edit = ("_normalize_rows(x, epsilon)[0] * gain", "_normalize_rows(x, 10 * epsilon)[0] * gain")
-    arguments = ("--model", "reformer", "--layers", "2", "--length", "64", "--weights", "random", "--output", "out")
+    arguments = ("--model", "reformer", "--layers", "2", "--length", "64", "--weights", "random")
+    arguments += ("--dtype", "float64", "--output", "out")
     process = toolkit_in(copied_source(tmp_path, "models/operations/ops.py", edit), "parity", *arguments)
     assert process.returncode == 1, process.stderr
     assert (
@@ -380,9 +376,10 @@ def test_the_body_of_a_checkpoint_passes_with_a_new_head(checkpoint, tmp_path):
     assert report.passed and report.candidate.loading_problems == {} and request.checkpoint == str(checkpoint)
 
 
-@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
-def test_tokens_of_the_runs_own_texts_are_compared(prepared_gates, make_tokenizer_request, tmp_path, kind):
-    report, text = prepared_gates.run(make_tokenizer_request(kind), tmp_path)
+@pytest.mark.parametrize("head", TOKENIZERS)
+def test_tokens_of_the_runs_own_texts_are_compared(prepared_gates, make_reformer_request, tmp_path, head):
+    case = next(case for case in CORRECT_REFORMERS if case[0] == head)
+    report, text = prepared_gates.run(make_reformer_request(*case), tmp_path)
     assert report.passed, report.summary()
     assert len(report.reference.tokens) > 20 and "texts tokenized alike" in text
     assert report.reference.tokens[0].error is None
@@ -412,7 +409,7 @@ def test_large_gains_are_gated_without_a_false_alarm_and_the_noise_is_named(tmp_
 
 
 def test_an_equal_gate_is_cached_and_any_change_runs_again(prepared_gates, tmp_path, monkeypatch):
-    request = make_float64_request()
+    request = make_label_request("reformer", *OTHER_LABELS[0])
     first, _ = prepared_gates.run(request, tmp_path / "first")
 
     def no_workers(*_):
@@ -428,8 +425,8 @@ def test_an_equal_gate_is_cached_and_any_change_runs_again(prepared_gates, tmp_p
     name = "reformer.encoder.layer_norm.bias"
     new_weights[name] = np.nextafter(new_weights[name], np.float32(np.inf))
     for new_request in (
-        reformer_request({**TINY_REFORMER, "layer_norm_eps": 1e-11}, dtypes=("float64",)),
-        reformer_request(TINY_REFORMER, dtypes=("float64",), seed=1),
+        dataclasses.replace(request, config={**request.config, "layer_norm_eps": 1e-11}),
+        dataclasses.replace(request, seed=1),
         dataclasses.replace(request, weights=new_weights),
     ):
         with pytest.raises(AssertionError, match="the workers ran"):
@@ -437,7 +434,7 @@ def test_an_equal_gate_is_cached_and_any_change_runs_again(prepared_gates, tmp_p
 
 
 def test_a_drift_is_not_cached(prepared_gates, tmp_path, monkeypatch):
-    request = make_float64_request()
+    request = make_label_request("reformer", *OTHER_LABELS[0])
     with monkeypatch.context() as drifting:
         drift = Finding("tokenizer", "text 0", "made up")  # the finding is not traced to an operation
         drifting.setattr(gate, "judge", lambda *_: Verdict(findings=[drift]))
