@@ -89,14 +89,18 @@ SOME = (
 @pytest.mark.parametrize("name", SOME)
 def test_a_damaged_file_of_the_cache_is_rebuilt(read, tmp_path, capfd, name):
     first = read()
-    for number in range(len(cache_entries(tmp_path))):
-        entry = cache_entries(tmp_path)[number]
-        for file in sorted(path.relative_to(entry) for path in entry.rglob("*") if path.is_file()):
-            damage(entry / file, name)
-            assert read() == first
-            errors = capfd.readouterr().err
-            assert errors.count("\n") == 1 and errors.startswith("note: the cache is damaged") and entry.name in errors
-            assert (entry / file).is_file()
+    files_of_entries = {
+        entry.name: sorted(path for path in entry.rglob("*") if path.is_file()) for entry in cache_entries(tmp_path)
+    }
+    for number in range(max(map(len, files_of_entries.values()))):  # in each entry at once
+        damaged_files = {entry: files[number] for entry, files in files_of_entries.items() if number < len(files)}
+        for file in damaged_files.values():
+            damage(file, name)
+        assert read() == first
+        notes = capfd.readouterr().err.splitlines()
+        assert len(notes) == len(damaged_files) and all(note.startswith("note: the cache is damaged") for note in notes)
+        for entry, file in damaged_files.items():
+            assert file.is_file() and sum(entry in note for note in notes) == 1
 
 
 @pytest.mark.parametrize("kind", ["rows", "tokens"])
