@@ -8,7 +8,7 @@ import ctypes
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -36,6 +36,8 @@ ROUND = [2**power for power in range(17)]
 MOST, MOST_OF_A_LAYER = 2**17, 2**13
 #: The maximum for a case whose other dimensions are 1, such as chunks of 256 or 65,536 positions.
 MOST_ALONE = 2**18
+#: Numbers of threads that share the work of a loop.
+THREAD_COUNTS = (1, 2, 3, 5)
 #: Guard cells on either side of an output, which must not be written.
 GUARD = 64
 
@@ -268,7 +270,7 @@ class Memory:
         buffer = self._plain([count + 2 * GUARD], dtype)
         size = buffer.element_size()
         content = (ctypes.c_uint8 * (size * (count + 2 * GUARD))).from_address(buffer.data_ptr())
-        self.held.append((buffer, np.frombuffer(content, np.uint8).reshape(-1, size)))
+        self.held.append((buffer, np.frombuffer(content, f"u{size}")))
         strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         return paddle.as_strided(buffer, list(shape), strides, offset=GUARD * size)
 
@@ -292,9 +294,7 @@ class OneAfterAnother:
 
     def __init__(self, code: Callable[[str], bytes] | None = None) -> None:
         self.threads, self._thread, self._team = 1, 0, 1
-        self._code = code or (
-            lambda loop: loop_code._read_code(loop) or compile_loop(loop, loop_code.find_loop_file(loop).read_text())
-        )
+        self._code = code or _unedited_code
         self._engines: list = []
         self._memory = Memory()
         number = ctypes.CFUNCTYPE(ctypes.c_int)
@@ -320,51 +320,90 @@ class OneAfterAnother:
         """Replace :data:`models.operations.loop_code._parallel`, and check that exactly one thread writes each cell."""
         run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         contents = [content for _, content in self._memory.held]
-        initial_contents = [np.full_like(content, 255) for content in contents]
-        results = [content.copy() for content in initial_contents]
-        write_counts = [np.zeros(len(content), int) for content in contents]
+        all_ones = [np.iinfo(content.dtype).max for content in contents]
+        results = [np.full_like(content, bits) for content, bits in zip(contents, all_ones, strict=True)]
+        write_counts = [np.zeros(len(content), np.uint8) for content in contents]
         self._team = is_single or self.threads
         for thread in range(self._team):
             self._thread = thread
-            for content in contents:
-                content[:] = 255
+            for content, bits in zip(contents, all_ones, strict=True):
+                content[:] = bits
             run(ctypes.addressof(packed_arguments))
-            for content, result, count in zip(contents, results, write_counts, strict=True):
-                changed_rows = (content != 255).any(1)
-                result[changed_rows] = content[changed_rows]
-                count += changed_rows
+            for content, bits, result, count in zip(contents, all_ones, results, write_counts, strict=True):
+                is_written = content != bits
+                np.copyto(result, content, where=is_written)
+                count += is_written
         for content, result, count in zip(contents, results, write_counts, strict=True):
             assert not count[:GUARD].any() and not count[-GUARD:].any(), "a thread has written beside the output"
             assert (count[GUARD:-GUARD] == 1).all(), "a number was computed by no thread, or by several"
             content[:] = result
 
-    @contextlib.contextmanager
-    def in_force(self, monkeypatch) -> Iterator[None]:
-        """Run all loops this way inside the ``with`` block, even on few numbers."""
+    def outputs(self, monkeypatch, compute: Callable[[], object]) -> object:
+        """Return the result of a computation in guarded memory, whose loops all run this way, even on few numbers."""
+        self._memory.held.clear()
         with monkeypatch.context() as patch:
             patch.setattr(loop_code, "_address", self.address)
             patch.setattr(loop_code, "_parallel", self.parallel)
             patch.setattr(loop_code, "MIN_PARALLEL_WORK", 0)
-            yield
-
-    def outputs(self, monkeypatch, compute: Callable[[], object]) -> object:
-        """Return the result of a computation in guarded memory."""
-        self._memory.held.clear()
-        with monkeypatch.context() as patch:
             patch.setattr(paddle, "empty", self._memory.empty)
             patch.setattr(paddle, "empty_like", self._memory.empty_like)
             return compute()
 
 
-def describe_errors(monkeypatch, threads: OneAfterAnother, call: LoopCall, counts=(1, 2, 3, 5)) -> str:
-    """Return a description of errors in a call's outputs for several numbers of threads, or ""."""
+@contextlib.contextmanager
+def use_openmp_threads(count: int) -> Iterator[None]:
+    """Run loops on so many threads of OpenMP in the ``with`` block; idle threads sleep."""
+    openmp = loop_code._openmp
+    original_count, original_milliseconds = openmp.omp_get_max_threads(), openmp.kmp_get_blocktime()
+    openmp.omp_set_num_threads(count)
+    openmp.kmp_set_blocktime(0)
+    try:
+        yield
+    finally:
+        openmp.omp_set_num_threads(original_count)
+        openmp.kmp_set_blocktime(original_milliseconds)
+
+
+def describe_errors(monkeypatch, threads: OneAfterAnother, call: LoopCall, openmp_counts: Sequence[int] = ()) -> str:
+    """Return a description of errors in a call's outputs for several numbers of threads, or "".
+
+    Args:
+        monkeypatch: pytest's fixture.
+        threads: threads that run one after another.
+        call: the call of a loop's function.
+        openmp_counts: numbers of OpenMP's threads, which also compute the call.
+    """
     arguments = loop_accuracy.draw_arguments(call)
     truths = CHECKS[call.function].exact(*arguments)
-    for threads.threads in counts if call.function not in TOGETHER else (1,):
+    compute = functools.partial(loop_errors.compute_outputs, call, arguments)
+    measured_outputs = None
+    for threads.threads in THREAD_COUNTS if call.function not in TOGETHER else (1,):
         try:
-            outputs = threads.outputs(monkeypatch, functools.partial(loop_errors.compute_outputs, call, arguments))
+            outputs = threads.outputs(monkeypatch, compute)
         except AssertionError as problem:
             return f"{call} with {threads.threads} threads: {problem}"
-        for _, message in faults([loop_accuracy.measure_error(call, outputs, truths)]):
+        if message := _describe_inaccurate(call, outputs, truths, measured_outputs):
             return f"{call} with {threads.threads} threads: {message}"
+        measured_outputs = outputs
+    for count in openmp_counts:
+        with use_openmp_threads(count):
+            outputs = compute()
+        if message := _describe_inaccurate(call, outputs, truths, measured_outputs):
+            return f"{call} with {count} threads of OpenMP: {message}"
+        measured_outputs = outputs
     return ""
+
+
+def _describe_inaccurate(
+    call: LoopCall, outputs: list[np.ndarray], truths: list, accurate_outputs: list[np.ndarray] | None
+) -> str:
+    """Return a description of an inaccurate output of a call, or "".
+
+    Outputs with the bits of outputs that are known to be accurate are not measured again.
+    """
+    if accurate_outputs and all(
+        output.shape == accurate.shape and output.tobytes() == accurate.tobytes()
+        for output, accurate in zip(outputs, accurate_outputs, strict=True)
+    ):
+        return ""
+    return next((message for _, message in faults([loop_accuracy.measure_error(call, outputs, truths)])), "")

@@ -9,47 +9,60 @@ from types import ModuleType
 import numpy as np
 import paddle
 import pytest
-from loop_cases import TOGETHER, OneAfterAnother, calls, describe_errors, is_shape, sizes
+from loop_cases import (
+    THREAD_COUNTS,
+    TOGETHER,
+    OneAfterAnother,
+    calls,
+    describe_errors,
+    is_shape,
+    sizes,
+    use_openmp_threads,
+)
 from loop_faults import FAULTS, Fault
 from soak import some
 
 from models.operations import compiled, kernels, loop_code
 from toolkit.parity.candidate import loop_errors
-from toolkit.parity.judge.loops import faults
-from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.loop_accuracy import CHECKS
 from toolkit.parity.mutants.edits import edit_source
 from toolkit.parity.mutants.loops import compile_loop
 
 pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 
-THREADS = (1, 2, 3, 5)
 #: Thresholds of a mask in 2^-16: none, one, some, half, all but one, all.
 THRESHOLDS = (0, 1, 6554, 2**15, 2**16 - 1, 2**16)
 
 
 @pytest.mark.parametrize("function", CHECKS)
 def test_a_loop_is_correct_at_every_size_with_any_number_of_threads(function, monkeypatch):
+    """Threads run one after another. Those of OpenMP run at sizes around the smallest for which they are woken."""
+    is_parallel = []
+    original = loop_code._parallel
+    monkeypatch.setattr(
+        loop_code, "_parallel", lambda *arguments: (is_parallel.append(not arguments[2]), original(*arguments))
+    )
     threads = OneAfterAnother()
-    with threads.in_force(monkeypatch):
-        for call in calls(function):
-            assert describe_errors(monkeypatch, threads, call) == ""
+    for call in calls(function):
+        numbers = max(math.prod(shape) for shape in call.given if is_shape(shape))
+        is_near_minimum = loop_code.MIN_PARALLEL_WORK // 8 <= numbers < 4 * loop_code.MIN_PARALLEL_WORK
+        openmp_counts = THREAD_COUNTS if is_near_minimum or function in TOGETHER else ()
+        assert describe_errors(monkeypatch, threads, call, openmp_counts) == ""
+    assert {True, False} == set(is_parallel)
 
 
 def test_a_mask_is_correct_at_every_size_with_any_number_of_threads(monkeypatch):
-    threads = OneAfterAnother()
-    with threads.in_force(monkeypatch):
-        assert find_wrong_mask(monkeypatch, threads) == ""
+    assert find_wrong_mask(monkeypatch, OneAfterAnother()) == ""
 
 
 def find_wrong_mask(monkeypatch, threads: OneAfterAnother, module: ModuleType = compiled) -> str:
     """Return the error of random masks, which must equal SplitMix64 for their seed.
 
-    As :func:`loop_cases.wrong_with`.
+    As :func:`loop_cases.describe_errors`.
     """
     for number, cells in enumerate(sizes()):
         # a size below a word, which each of several threads would draw
-        for threads.threads in THREADS if cells >= 4 else (1,):
+        for threads.threads in THREAD_COUNTS if cells >= 4 else (1,):
             threshold = THRESHOLDS[number % len(THRESHOLDS)]
             expected_cells = make_expected_mask(number, cells, threshold)
             paddle.seed(number)
@@ -91,40 +104,16 @@ def find_fault(fault: Fault, monkeypatch) -> str:
         exec(compile(edited_source, "compiled.py", "exec"), vars(module))
         monkeypatch.setattr(loop_errors, "compiled", module)
     threads = OneAfterAnother(code)
-    with threads.in_force(monkeypatch):
-        if fault.function == "random_mask":
-            return find_wrong_mask(monkeypatch, threads, module)
-        fault_calls = calls(fault.function, edited_source)
-        return next(filter(None, (describe_errors(monkeypatch, threads, call) for call in fault_calls)), "")
+    if fault.function == "random_mask":
+        return find_wrong_mask(monkeypatch, threads, module)
+    fault_calls = calls(fault.function, edited_source)
+    return next(filter(None, (describe_errors(monkeypatch, threads, call) for call in fault_calls)), "")
 
 
-@pytest.fixture(
-    params=[threads if threads % 2 else pytest.param(threads, marks=pytest.mark.slow) for threads in THREADS]
-)
-def num_openmp_threads(request):
-    """Set the number of OpenMP's own threads."""
-    original_count = loop_code._openmp.omp_get_max_threads()
-    loop_code._openmp.omp_set_num_threads(request.param)
-    yield request.param
-    loop_code._openmp.omp_set_num_threads(original_count)
-
-
-@pytest.mark.parametrize("function", CHECKS)
-def test_a_loop_is_correct_with_and_without_openmp_threads(function, num_openmp_threads, monkeypatch):
-    is_parallel = []
-    original = loop_code._parallel
-    monkeypatch.setattr(
-        loop_code, "_parallel", lambda *arguments: (is_parallel.append(not arguments[2]), original(*arguments))
-    )
-    for call in calls(function):
-        numbers = max(math.prod(shape) for shape in call.given if is_shape(shape))
-        if numbers in range(loop_code.MIN_PARALLEL_WORK // 8, 4 * loop_code.MIN_PARALLEL_WORK) or function in TOGETHER:
-            assert list(faults([loop_accuracy.measure_error(call, loop_errors.compute_outputs(call))])) == []
-    assert {True, False} == set(is_parallel)
-
-
-def test_parallel_draws_equal_the_mask_of_one_thread(num_openmp_threads):
+@pytest.mark.parametrize("count", THREAD_COUNTS)
+def test_parallel_draws_equal_the_mask_of_one_thread(count):
     for cells in (loop_code.MIN_PARALLEL_WORK + beside for beside in (-1, 0, 1, 3 * loop_code.MIN_PARALLEL_WORK + 2)):
         expected_cells = make_expected_mask(cells, cells, 6554)
         paddle.seed(cells)
-        np.testing.assert_array_equal(compiled.random_mask(6554, [cells]).numpy(), expected_cells)
+        with use_openmp_threads(count):
+            np.testing.assert_array_equal(compiled.random_mask(6554, [cells]).numpy(), expected_cells)
