@@ -124,15 +124,15 @@ finally:
 
 
 def zeros_in(path: Path, size: int) -> None:
-    """Write a compressed file with one text of `size` MiB of zeros."""
+    """Write a compressed file with one text of `size` MiB of zeros. Only a ZIP file cannot be several in a row."""
     block = b"0" * 2**20
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("t.csv", "w") as file:
             file.writelines([b"text,label\n", *[block] * size])
         return
-    opener = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[path.suffix]
-    with opener(path, "wb", **({"preset": 0} if path.suffix == ".xz" else {"compresslevel": 1})) as file:
-        file.writelines([b'{"text": "' if ".json" in path.name else b"text,label\n", *[block] * size])
+    compress = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[path.suffix]
+    head = b'{"text": "' if ".json" in path.name else b"text,label\n"
+    path.write_bytes(compress(head) + size * compress(block))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_many_columns_are_read_in_seconds(tmp_path):
 
 
 def test_too_many_columns_are_refused(tmp_path):
-    (tmp_path / "t.csv").write_text(wide(10**6))
+    (tmp_path / "t.csv").write_text(wide(10**5))
     (tmp_path / "t.jsonl").write_text(new_keys(20_000))
     nested_rows = "".join(json.dumps({"text": "a", "more": {f"k{row}": 1}}) + "\n" for row in range(20_000))
     (tmp_path / "n.jsonl").write_text(nested_rows)
