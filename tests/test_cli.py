@@ -349,6 +349,29 @@ def test_an_impossible_file_name_is_refused(run, words, name):
     assert status == 2 and expected_error in error and "Traceback" not in error
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\rb", "a\u2028b", "a\x0bb", "a\x1b[31mb"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "recipe check @", "recipe new @", "recipe copy @", "recipe list @", "finetune @", "predict @ --text x",
+        "compare @ @", "evaluate @", "generate @ --prompt x", "export @ --format hf", "parity judge x @",
+        "parity --port @ --reference-model @", "parity replay @", "parity --model @", "@",
+    ],
+)  # fmt: skip
+def test_a_name_with_a_line_break_is_told_in_one_line(run, words, name):
+    status, _, error = run(*(name if word == "@" else word for word in words.split()))
+    [told] = [line for line in error.splitlines() if line.lower().startswith("error: ")]
+    assert status == 2 and error.endswith(told + "\n")
+    assert name.encode("unicode_escape").decode() in told.replace("\\\\", "\\")
+
+
+def test_a_file_with_a_line_break_in_its_name_is_told_in_one_line(run, tmp_path):
+    (tmp_path / "a\nb.yaml").write_text("task: classification\nnothing: 1\nsomething: 2\n")
+    status, _, error = run("recipe", "check", tmp_path / "a\nb.yaml")
+    lines = error.splitlines()
+    assert status == 2 and len(lines) > 1 and all("/a\\nb.yaml:" in line for line in lines)
+
+
 def test_an_error_quotes_the_ends_of_a_long_value(run):
     status, _, error = run("recipe", "copy", "x/" * 1500)
     assert status == 2 and error.startswith("error: x/x/") and error.endswith("`toolkit recipe list` shows all\n")

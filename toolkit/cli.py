@@ -24,7 +24,7 @@ from toolkit.machine import interruption
 from toolkit.machine.home import set_writable_home
 from toolkit.machine.install import REFERENCE_PYTHON
 from toolkit.parity.command import COMMANDS, console
-from toolkit.terminal.escape import shorten_middle, visible
+from toolkit.terminal.escape import escape_line, shorten_middle, visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 from toolkit.terminal.finite_range import FiniteRange
 from toolkit.terminal.path_argument import PathArgument
@@ -70,13 +70,15 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.ClickException as problem:
+        if problem.message:  # the message of a missing argument is empty
+            problem.message = escape_line(problem.message)  # type: ignore[misc] - nothing else reads it
         problem.show()
         return problem.exit_code
     except ToolkitError as problem:
         if interruption.has_signal():  # reading a file failed by it
             return _interrupted()
-        for line in str(problem).splitlines():
-            click.echo(f"error: {shorten_middle(visible(line), MAX_ERROR_LENGTH)}", err=True)
+        for line in filter(None, problem.args):  # a process leaves its message to the process that started it
+            click.echo(f"error: {shorten_middle(escape_line(str(line)), MAX_ERROR_LENGTH)}", err=True)
         return problem.exit_status
     except (KeyboardInterrupt, click.Abort):
         return _interrupted()

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 
 class ToolkitError(Exception):
-    """A failure whose message is meant for the user; `toolkit` prints it and exits with `exit_status`."""
+    """A failure whose message is meant for the user; `toolkit` prints it and exits with `exit_status`.
+
+    The message has one line for each argument. A line break in an argument, as in a file name, is printed as an escape.
+    """
 
     exit_status = 1
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class UserError(ToolkitError):

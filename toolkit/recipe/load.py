@@ -34,7 +34,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         recipe = Recipe.model_validate(values)
     except pydantic.ValidationError as error:
         errors = sorted(error.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
-        raise UserError("\n".join(str(source.error(*_explain_error(problem))) for problem in errors)) from None
+        raise UserError(*(str(source.error(*_explain_error(problem))) for problem in errors)) from None
     recipe._source = source
     recipe.findings.notes += notes
     _check_paths(recipe)

@@ -6,6 +6,8 @@ import re
 
 #: Characters that XML 1.0 cannot hold (most control characters, lone surrogates), and controls that it should not.
 UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+#: Characters between two lines, or two cells of a line, that :data:`UNWRITABLE` leaves out.
+SEPARATOR = re.compile("[\t\n\r\u2028\u2029]")
 #: Pattern of markup characters of Markdown or HTML. An underscore within a word is not markup.
 MARKDOWN = re.compile(r"[\\`*\[\]<>|#~&]|(?<!\w)_|_(?!\w)")
 
@@ -13,6 +15,11 @@ MARKDOWN = re.compile(r"[\\`*\[\]<>|#~&]|(?<!\w)_|_(?!\w)")
 def visible(text: str) -> str:
     """Return ``text`` with unwritable characters as escapes, such as ``\\x1b``."""
     return UNWRITABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def escape_line(text: str) -> str:
+    """Return ``text`` on one line: :func:`visible`, tabs and line breaks as escapes, such as ``\\n``."""
+    return SEPARATOR.sub(lambda match: match[0].encode("unicode_escape").decode(), visible(text))
 
 
 def shorten_middle(text: str, max_length: int) -> str:

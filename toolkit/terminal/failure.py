@@ -12,7 +12,7 @@ import traceback
 from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
-from toolkit.terminal.escape import one_line
+from toolkit.terminal.escape import escape_line, one_line
 
 #: Exit status after an unexpected failure (EX_SOFTWARE).
 UNFORESEEN = 70
@@ -47,14 +47,14 @@ def describe(error: BaseException, less_memory: str = LESS_MEMORY) -> str:
     other exceptions. If memory ran out, the advice ``less_memory`` is added.
     """
     if isinstance(error, ToolkitError):
-        return one_line(str(error))
+        return "; ".join(escape_line(str(line)) for line in error.args)
     if is_out_of_memory(error):
         return f"out of memory{_describe_requested_size(error)}; {less_memory}"
     number = system_error(error)
     if number is not None:
         path = getattr(error, "filename2", None) or getattr(error, "filename", None)
         prefix = f"{os.fsdecode(path)}: " if isinstance(path, (str, bytes, os.PathLike)) else ""
-        return one_line(f"{prefix}{os.strerror(number)}")
+        return escape_line(f"{prefix}{os.strerror(number)}")
     if inside := raised_in_backward(error):
         return f"{inside.message}, in the backward at {inside.place}"
     message = _first_line(str(error))

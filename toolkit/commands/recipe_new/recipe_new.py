@@ -292,6 +292,6 @@ def _check_recipe(recipe: str, data: Path, name: str) -> list[str]:
             loaded_recipe = load_recipe(path)
             return [*loaded_recipe.findings.notes, *check_model(loaded_recipe), *check_data(loaded_recipe)]
         except UserError as error:
-            lines = [re.sub(rf"^{re.escape(str(path))}(:\d+)?: ", "", line) for line in str(error).splitlines()]
+            lines = [re.sub(rf"^{re.escape(str(path))}(:\d+)?: ", "", line) for line in error.args]
             message = "; ".join(lines).replace("data.missing_labels: drop", "--missing-labels drop")
             raise UserError(f"{data}: {message}") from None
