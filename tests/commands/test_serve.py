@@ -17,7 +17,9 @@ import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -34,7 +36,7 @@ from test_train import WORDS, recipe_file, train  # noqa: F401
 from toolkit.commands.generate import generate_text
 from toolkit.commands.label_file import label_file
 from toolkit.commands.predict import load_run
-from toolkit.commands.serve import requests
+from toolkit.commands.serve import requests, serve
 from toolkit.commands.serve.app import MAX_BODY_BYTES, make_app
 from toolkit.commands.serve.connections import MAX_CONNECTIONS, make_server
 from toolkit.commands.serve.requests import MAX_TEXTS, Service, make_service
@@ -133,6 +135,20 @@ def test_the_page_loads_nothing_and_has_a_label_for_its_input(url):
     assert len(examples) == 3 and all(fields.keys() == {"text"} and fields["text"] for fields in examples)
     assert '<section id="program" hidden>' in page and page.count(">Copy</button>") == 3
     assert re.findall(r"<(?:textarea|input|select)[^>]* id=\"(\w+)\"", page) == re.findall(r'<label for="(\w+)"', page)
+
+
+def test_an_answer_is_computed_before_the_address_is_printed(run, monkeypatch):
+    """Then the first request does not wait until the loops of the model are compiled."""
+    answered_fields = []
+    service = replace(make_service(load_run(run)), answer=lambda fields, advance: answered_fields.append(fields))
+    monkeypatch.setattr(serve, "make_service", lambda run: service)
+
+    def stop_at_address(*_, **__):
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        serve.serve_run(run, SimpleNamespace(print=stop_at_address), "127.0.0.1", 0, 5.0)
+    assert answered_fields == [{"text": ["the"]}]
 
 
 def test_concurrent_requests_each_get_their_own_answer(url):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from toolkit.commands.generate import control_token, make_decoding, trained_codes
 from toolkit.commands.generate_file import continue_prompts
 from toolkit.commands.label_file import AdvanceFn, read_columns
+from toolkit.errors import UserError
 from toolkit.tasks.interface import LabeledRows, Run
 from toolkit.tasks.language_modeling.decoding import max_text_length
 from toolkit.tasks.language_modeling.task import has_control_codes
@@ -47,6 +49,14 @@ class Service:
 def make_service(run: Run) -> Service:
     """Return the service of a run: predictions for texts, or text generation."""
     return _prediction_service(run) if run.task.ROW_COLUMNS else _generation_service(run)
+
+
+def warm_up(service: Service) -> None:
+    """Compute one short answer: the first answer of a process also compiles the loops that its model needs."""
+    fields = service.request.model_validate({name: "the" for name in service.texts}).model_dump()
+    fields |= {"length": 1} if "length" in fields else {}
+    with contextlib.suppress(UserError):  # such as a text that this run does not accept
+        service.answer(fields, lambda count: None)
 
 
 def _not_blank(text: str) -> str:

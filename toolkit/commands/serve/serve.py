@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import families
 from toolkit.commands.predict import load_baseline, load_run, read_recipe
-from toolkit.commands.serve.requests import Service, make_service
+from toolkit.commands.serve.requests import Service, make_service, warm_up
 from toolkit.errors import UserError
 from toolkit.run_folder.predictions import SPLITS
 from toolkit.run_folder.read import read_json
@@ -47,6 +47,7 @@ def serve_run(folder: Path, console: Console, host: str, port: int, timeout: flo
         # In the main thread: in another thread, Paddle would install its signal handlers.
         run = load_baseline(folder) if baseline else load_run(folder)
         service = make_service(run)
+        warm_up(service)
         about = describe_run(run, service)
         names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
         app = make_app(service, Worker(), about, build_page(about, service, folder), names, timeout)
