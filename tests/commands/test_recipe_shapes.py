@@ -232,6 +232,13 @@ def test_missing_labels_are_counted_and_omitted_on_request(run, tmp_path):  # no
     assert "2 of 60 train rows have no label and are left out" in run("recipe", "check", "a.yaml")[1]
 
 
+@pytest.mark.parametrize(("missing_label", "problem"), [("", "have no label"), ("nan", "have nan as their label")])
+def test_a_row_without_a_label_is_named_by_its_number_in_the_file(run, tmp_path, missing_label, problem):  # noqa: F811
+    """The file begins with rows without a text, which are left out."""
+    table(tmp_path / "a.csv", {"text": ["", "", *texts(58)], "label": [*labels(59, 2), missing_label]})
+    assert f"1 of 58 rows {problem}, the first is row 60" in run("recipe", "new", "a.csv")[2]
+
+
 def test_missing_labels_of_another_split_are_omitted_too(run, tmp_path):  # noqa: F811
     table(tmp_path / "train.csv", {"text": texts(60), "label": labels(60, 2)})
     table(tmp_path / "valid.csv", {"text": texts(30), "label": ["", *labels(29, 2)]})

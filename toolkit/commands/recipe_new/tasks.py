@@ -109,15 +109,16 @@ def draft_classification(
         columns = choose_columns(source_name, rows, table_options.texts, table_options.labels, table_options.problem)
     missing = [] if data_files.classes else _missing_texts(rows, columns.texts)
     drops_texts = bool(missing) or (not data_files.classes and _others_lack_texts(data_files, columns.texts))
+    row_indices = np.setdiff1d(np.arange(len(rows)), missing)
     if missing:
-        rows = rows.select(np.setdiff1d(np.arange(len(rows)), missing))
+        rows = rows.select(row_indices)
         if data_files.separates_labels and not table_options.labels:
             columns = replace(columns, target=build_separated_target(rows, "label", " "))
         else:
             remaining_target = build_named_target(source_name, rows, columns.target.columns, columns.target.problem)
             columns = replace(columns, target=remaining_target)
     _drop_unlabeled_splits(data_files, columns.target)
-    target, dropped_labels = drop_missing_labels(source_name, len(rows), columns.target, table_options.missing)
+    target, dropped_labels = drop_missing_labels(source_name, row_indices, columns.target, table_options.missing)
     if table_options.missing == "drop" and len(data_files.files) > 1:
         dropped_labels = dropped_labels or "drop"  # other splits may lack some
     texts = [
@@ -176,13 +177,13 @@ def _drop_unlabeled_splits(data_files: DataFiles, target: Target) -> None:
 
 
 def drop_missing_labels(
-    source_name: str, count: int, target: Target, missing: str | None
+    source_name: str, row_indices: np.ndarray, target: Target, missing: str | None
 ) -> tuple[Target, list[str] | str | None]:
     """Return the target without the rows that the user leaves out, and ``data.missing_labels``.
 
     Args:
         source_name: name of the data for messages.
-        count: number of rows.
+        row_indices: index in the file of each row of the target; rows without a text are left out.
         target: columns of the labels, and the facts about them.
         missing: word of the user for a missing label, or the treatment of such rows; None without the option.
 
@@ -192,15 +193,16 @@ def drop_missing_labels(
     label = target.columns[0]
     if target.absent and missing != "drop":
         raise UserError(
-            f"{source_name}: {len(target.absent):,} of {count:,} rows have no {label}, the first is row "
-            f"{target.absent[0] + 1:,}; --missing-labels drop leaves them out"
+            f"{source_name}: {len(target.absent):,} of {len(row_indices):,} rows have no {label}, the first is row "
+            f"{row_indices[target.absent[0]] + 1:,}; --missing-labels drop leaves them out"
         )
     words = dict(target.words)
     if words and missing is None:
         word, places = next(iter(words.items()))
         raise UserError(
-            f"{source_name}: {len(places):,} of {count:,} rows have {word} as their {label}, the first is row "
-            f"{places[0] + 1:,}: --missing-labels drop leaves them out, keep takes {word} for a label"
+            f"{source_name}: {len(places):,} of {len(row_indices):,} rows have {word} as their {label}, "
+            f"the first is row {row_indices[places[0]] + 1:,}: "
+            f"--missing-labels drop leaves them out, keep takes {word} for a label"
         )
     if words and missing == "keep" and target.problem == "regression":
         raise UserError(f"{source_name}: {next(iter(words))} is no number; --missing-labels drop leaves these rows out")
