@@ -140,7 +140,7 @@ class ForkingPopen(subprocess.Popen):
     _status: int | None = None
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *options: Any) -> None:
-        """Start the program; ``options`` are those of :class:`subprocess.Popen`, which calls this."""
+        """Start the program; :class:`subprocess.Popen` calls this method with its own ``options``."""
         environment = dict(os.environ if env is None else env)
         shell, user_and_mask = options[2], options[10:14]
         is_plain = not (shell or executable or preexec_fn) and user_and_mask == (None, None, None, -1)
@@ -382,7 +382,7 @@ def _move_up(descriptor: int) -> int:
 
 
 def _become_program(request: Mapping[str, Any], descriptors: Sequence[int]) -> Program:
-    """Make this process the one that would have been started; return its program."""
+    """Turn this process into the requested program, and return the program."""
     program = Program(**request["program"])
     for number, descriptor in zip(request["descriptors"], descriptors, strict=True):
         os.dup2(descriptor, number, inheritable=True)

@@ -10,7 +10,7 @@ The clients read ``HF_ENDPOINT`` when they are imported, so they run in a child 
         subprocess.run([...], env=hub.environment(tmp_path))
         assert hub.requests == []
 
-Its responses are those of the hub: errors with their ``X-Error-Code``, and large files as a redirect to their storage,
+It responds like the hub: errors with their ``X-Error-Code``, and large files as a redirect to their storage,
 with ``X-Linked-Size`` and ``X-Linked-ETag``. Files are read from the disk while they are sent.
 
 Tokens with the right to write (``hub.writers``) can create repositories and branches and upload files. Large files use

@@ -157,8 +157,8 @@ def test_a_limit_draws_rows_by_the_seed_and_keeps_their_order(recipe):
         assert splits["train"]["text"][:] != splits["validation"]["text"][:]
         return splits["train"]["text"][:]
 
-    first, repeated, other_seed = draw_texts(), draw_texts(), draw_texts("seed=7")
-    assert first == repeated == sorted(first) and len(set(first)) == 10
+    first, repeated_draw, other_seed = draw_texts(), draw_texts(), draw_texts("seed=7")
+    assert first == repeated_draw == sorted(first) and len(set(first)) == 10
     assert first != other_seed and first != [row["text"] for row in rows[:10]]
 
 

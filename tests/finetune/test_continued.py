@@ -76,7 +76,7 @@ def test_an_interrupted_run_continues_from_its_best_weights(gate, interrupted_ru
     assert {path: path.read_bytes() for path in first_run.rglob("*") if path.is_file()} == initial_files
 
 
-#: Each step has both examples, the order of whose sum does not matter, and nothing is drawn at random.
+#: Each step has both examples, so the order of the sum does not matter, and nothing is drawn at random.
 SAME_STEPS = (
     *("train.batch_size=1", "train.gradient_accumulation_steps=2", "train.lr_scheduler=constant"),
     *("train.warmup_ratio=0", "train.eval_steps=3", "train.save_best=loss", "train.learning_rate=1e-4"),

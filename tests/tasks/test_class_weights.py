@@ -252,7 +252,7 @@ def test_the_gate_contrasts_classes_by_their_weights():
 
 
 def rows_with_few_tools(folder: Path) -> Path:
-    """Write a recipe of words in which one kind is rare."""
+    """Write a recipe over three kinds of words, one of them rare."""
     draw = np.random.default_rng(0)
     counts = {"animals": 12, "fruit": 9, "tools": 3}
     for split_name in ("train", "validation"):

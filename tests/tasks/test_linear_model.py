@@ -18,7 +18,7 @@ from toolkit.tasks.classification.linear_model import Features, LinearModel
 from toolkit.terminal.console import LiteralConsole
 
 QUIET = LiteralConsole(quiet=True)
-#: Words that are at least as long as the longest character feature, for which scikit-learn counts each part once.
+#: Words at least as long as the longest character feature, so that scikit-learn counts each part once.
 TEXTS = [
     "Purple monkeys, purple monkeys! Dishwashers: ÄÖÜßé",
     "monkeys  purple\tzebras_12 (12345)",
@@ -95,7 +95,7 @@ def test_a_kept_baseline_is_measured(run_folder):
 
 
 def test_a_kept_baseline_is_served(run_folder):
-    """The answers are those of `toolkit predict`, and the description has the figures of the baseline."""
+    """Check that the answers equal `toolkit predict`, and that the description has the figures of the baseline."""
     run = load_baseline(run_folder)
     service = make_service(run)
     about = describe_run(run, service)

@@ -260,7 +260,7 @@ def test_ids_are_unique_over_the_files_of_a_pattern(tmp_path):
 
 @pytest.mark.parametrize("policy", ["refuse", "drop", "find"])
 def test_rows_of_a_folder_support_the_same_policies(tmp_path, policy):
-    """Test a data set like those of the hub: flat rows with integers as ids."""
+    """Test a data set in the layout of the hub: flat rows with integers as ids."""
     (tmp_path / "hub").mkdir()
     rows = [
         {"id": number, "question": "?", "context": CONTEXT, "answers": {"text": ["capital"], "answer_start": [start]}}
