@@ -169,13 +169,13 @@ def test_a_damaged_cache_of_errors_is_measured_again(monkeypatch, capsys):
     monkeypatch.setattr(loop_code, "code_key", lambda: "of a damaged entry")
     monkeypatch.setattr(loop_errors, "measure_errors", lambda: [LoopError("keep", "keep", [], 0.515625, 1.0)])
     errors = loop_errors.cached_errors()
-    (stored,) = [file for file in cache_folder().rglob(MEASUREMENTS) if "0.515625" in file.read_text()]
-    stored.write_text(stored.read_text().replace("0.515625", "0.25"))
+    (cache_file,) = [file for file in cache_folder().rglob(MEASUREMENTS) if "0.515625" in file.read_text()]
+    cache_file.write_text(cache_file.read_text().replace("0.515625", "0.25"))
     assert loop_errors.cached_errors() == errors
     assert "the cache is damaged" in capsys.readouterr().err
 
 
-def test_no_loops_are_measured_where_operations_are_composed(monkeypatch):
+def test_no_loops_are_measured_if_operations_are_composed(monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPOSED)
     assert loop_errors.cached_errors() == loop_errors.measure_errors() == []
 

@@ -56,13 +56,13 @@ def test_a_mask_that_hides_nothing_is_noted_by_line(sides):
 
 
 def test_limits_and_choices_without_effect_are_noted_by_line(sides):
-    for kind, words in (("limit", "limits whole numbers at "), ("choice", "chooses between two results by ")):
+    for kind, description in (("limit", "limits whole numbers at "), ("choice", "chooses between two results by ")):
         texts = [notes.text(note) for note in sides.notes() if note.kind == f"{kind}s-idle"]
         for side, text in zip(("reference", "port"), texts, strict=True):
-            assert text.startswith(f"the {side} {words}")
+            assert text.startswith(f"the {side} {description}")
             lines = (PAIR / f"{side}.py").read_text().splitlines()
-            marked = [number for number, line in enumerate(lines, 1) if re.search(rf"# .*\b{kind}\b", line)]
-            assert [int(number) for number in re.findall(rf"{side}\.py:(\d+)", text)] == marked
+            marked_lines = [number for number, line in enumerate(lines, 1) if re.search(rf"# .*\b{kind}\b", line)]
+            assert [int(number) for number in re.findall(rf"{side}\.py:(\d+)", text)] == marked_lines
 
 
 def test_masks_that_hide_something_give_no_note(tmp_path):
