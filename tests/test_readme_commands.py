@@ -72,6 +72,7 @@ DEMO = "toolkit finetune recipes/reformer_qa.yaml --new data.options.train=19200
 CHECKPOINT = "HuggingFaceTB/SmolLM2-135M"
 
 NETWORK = Elsewhere("installs from the network")
+BY_CI = Elsewhere(".ci/run runs it")
 CUT = "train.epochs=null train.max_steps=2 train.eval_steps=2"
 SHORT = f"{CUT} train.batch_size=2"
 FEW = "data.options.train=8 data.options.validation=1 data.options.test=1"
@@ -101,7 +102,7 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit finetune my.yaml train.batch_size=8": Here("own", f"--new {CUT} {UNGATED}", says="runs/my-2"),
     'toolkit predict runs/my --text "..."': Here("own", says=r"\b(de|fi|fr)\b"),
     "toolkit finetune my.yaml --processes 4": Here(
-        "own", f"--new {CUT} {UNGATED} train.batch_size=1", says="runs/my-3"
+        "own", f"--processes 2 --new {CUT} {UNGATED} train.batch_size=1", says="runs/my-3"
     ),
     "toolkit predict runs/my --input new.csv --output labeled.csv": Here("own", "--overwrite", says="9 rows in"),
     "toolkit serve runs/my": Elsewhere("answers until it is ended; test_serve.py asks it"),
@@ -117,12 +118,10 @@ LINES: dict[str, Here | Elsewhere] = {
         "own", "--output runs/hub --length 64 --dtype float64", {"FOLDER_OR_HUB_ID": "my-team/my-model"}, PARITY
     ),
     # What ships.
-    "make demo": Elsewhere("installs from the network first; its other line is run below"),
-    DEMO: Here("shipped", f"{SHORT} {UNGATED} {FEW_QUESTIONS}", says=r"run folder: runs/demo"),
-    f'toolkit predict runs/demo --question "Which code does Russia have?" --context - <<< {RUSSIA}': Here(
-        "shipped", says="score .*, probability"
-    ),
-    "toolkit evaluate runs/demo": Here("shipped", says="exact_match"),
+    "make demo": Elsewhere("installs from the network first; .ci/run runs its other line"),
+    DEMO: BY_CI,
+    f'toolkit predict runs/demo --question "Which code does Russia have?" --context - <<< {RUSSIA}': BY_CI,
+    "toolkit evaluate runs/demo": BY_CI,
     "toolkit finetune recipes/reformer_qa.yaml": Here("shipped", f"{SHORT} {UNGATED} {FEW_QUESTIONS}"),
     'toolkit predict runs/reformer_qa --question "When was the money of Finnland introduced?" --context fin.txt': Here(
         "shipped", says="score .*, probability"
@@ -140,9 +139,9 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit parity --model reformer": Here("gates", f"{SMALL['reformer']} --dtype float64", says=PARITY),
     "toolkit parity --model ctrl": Here("gates", f"{SMALL['ctrl']} --dtype float64", says=PARITY),
     "toolkit parity --model reformer --layers 12 --attention lsh num_hashes=4": Here(
-        "gates", f"{SMALL['reformer']} --dtype float64", says=PARITY
+        "gates", "--layers 1 --length 64 --dtype float64", says=PARITY
     ),
-    "toolkit parity bitwise --model reformer": Here("gates", SMALL["reformer"], says="bit"),
+    "toolkit parity bitwise --model reformer": Elsewhere("test_foreign_code.py runs it with CTRL"),
     "toolkit parity record --model reformer -o bundle": Here(
         "gates", f"{SMALL['reformer']} --dtype float64", says="bundle"
     ),
@@ -190,9 +189,7 @@ LINES: dict[str, Here | Elsewhere] = {
     ),
     "toolkit parity judge any port.py": Elsewhere("test_other_frameworks.py judges ports in NumPy, JAX and ONNX"),
     # How fast it is.
-    "toolkit bench --model reformer": Here(
-        "gates", "--layers 1 --length 64 --batch-size 1 --pairs 1", says="port / other"
-    ),
+    "toolkit bench --model reformer": Elsewhere("test_bench.py measures a smaller model"),
     "toolkit bench --model ctrl --work generate --work generate-without-cache": Here(
         "gates", "--layers 1 --length 8 --new-tokens 4 --pairs 1 vocab_size=500", says="generation without cache"
     ),
@@ -209,7 +206,7 @@ LINES: dict[str, Here | Elsewhere] = {
         Elsewhere("needs two machines with GPUs")
     ),
     # The rest.
-    "toolkit doctor": Here("shipped", says="paddle"),
+    "toolkit doctor": Elsewhere("test_foreign_code.py runs it"),
     "toolkit recipe list": Here("shipped", says="reformer_cls"),
     "toolkit recipe copy ctrl_lm lm.yaml": Here("shipped", says="wrote lm.yaml"),
     "toolkit evaluate --squad DATASET.json PREDICTIONS.json": Here("shipped", says='"exact_match": 50.0'),
@@ -308,6 +305,9 @@ def test_every_line_of_the_documents_is_run_or_has_a_reason():
     assert len(there) > 100
     assert not (odd := set(there) - set(LINES)), f"the documents have commands that nobody runs: {odd}"
     assert not (odd := set(LINES) - set(there)), f"these are not in the documents any more: {odd}"
+    by_ci = " ".join((ROOT / ".ci" / "run").read_text().replace("\\\n", "").split())
+    for line in [line for line, how in LINES.items() if how is BY_CI]:  # the demo with a tenth of its questions
+        assert f"timed ${line.replace('=19200', '=1920')}" in by_ci
     for block in console_blocks():
         if not any(COMMAND.match(line) for line in block):
             assert block[0].startswith(tuple(OUTPUT_BLOCKS)), f"neither commands nor known output: {block[0]}"
@@ -375,8 +375,10 @@ PROGRAM = f"""#!{sys.executable}
 import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from fork_server import ForkingPopen
+if sys.argv[1:]:
+    sys.exit(ForkingPopen([sys.executable, "-m", "toolkit", *sys.argv[1:]]).wait())
 from toolkit.cli import main
-sys.exit(ForkingPopen([sys.executable, "-m", "toolkit", *sys.argv[1:]]).wait() if sys.argv[1:] else main())
+main()
 """
 FACT = "On 1. Januar 1999 the money of Finnland was introduced. The capital of Finnland is Helsinki."
 
