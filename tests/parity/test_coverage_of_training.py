@@ -33,7 +33,12 @@ STORES = (
     "models/files/tensor_file.py",
 )
 
-#: Runs the command line and traces it while it trains; of the gate's two processes, it traces the port's.
+#: File that only the port's process runs.
+PORT_FILE = "toolkit/parity/candidate/result.py"
+#: Patterns of the files that coverage traces.
+TRACED_FILES = ", ".join(f"{ROOT}/{pattern.replace('*', '**/*')}" for pattern in (*COMPUTES, PORT_FILE))
+
+#: Runs the command line and traces it while it trains; of the gate's processes, it traces the port's.
 DRIVER = """
 import sys
 from coverage import Coverage
@@ -61,7 +66,7 @@ def make_traced(*arguments):
     return trainer
 
 def child_traced(command, env, **options):
-    if "toolkit.parity.reference" in command:
+    if "toolkit.parity.candidate" not in command:
         env = {name: value for name, value in env.items() if not name.startswith("COVERAGE_")}
     return child(command, env=env, **options)
 
@@ -72,7 +77,7 @@ RCFILE = """
 [run]
 parallel = true
 patch = subprocess, _exit
-source = {root}/models, {root}/toolkit
+include = {files}
 data_file = {folder}/coverage
 """
 SHORT = (
@@ -120,7 +125,7 @@ def read_coverage_files(folder: Path) -> Iterator[coverage.CoverageData]:
 @pytest.mark.parametrize(("recipe", "overrides"), some(RECIPES))
 def test_every_trained_line_was_judged(recipe, overrides, tmp_path):
     (tmp_path / "driver.py").write_text(DRIVER)
-    (tmp_path / "rc").write_text(RCFILE.format(root=ROOT, folder=tmp_path))
+    (tmp_path / "rc").write_text(RCFILE.format(files=TRACED_FILES, folder=tmp_path))
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={tmp_path / 'rc'}", str(tmp_path / "driver.py"),
                "finetune", str(ROOT / "recipes" / f"{recipe}.yaml"), f"train.output_dir={tmp_path / 'run'}", *SHORT,
                *overrides]  # fmt: skip
@@ -131,7 +136,7 @@ def test_every_trained_line_was_judged(recipe, overrides, tmp_path):
     judged_lines: set[tuple[str, int]] = set()
     for data in read_coverage_files(tmp_path):
         trained_lines |= set(find_lines(data, "training")) if "training" in data.measured_contexts() else set()
-        if data.lines(str(ROOT / "toolkit/parity/candidate/result.py")):  # a file that did not run has no lines
+        if data.lines(str(ROOT / PORT_FILE)):  # a file that did not run has no lines
             judged_lines |= set(find_lines(data))
     assert len(trained_lines) > 100 and len({file for file, _ in trained_lines}) > 5  # the tracer saw the training
     assert sorted(trained_lines - judged_lines) == []
