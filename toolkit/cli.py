@@ -71,7 +71,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return leave.exit_code
     except click.ClickException as problem:
         if problem.message:  # the message of a missing argument is empty
-            problem.message = escape_line(problem.message)  # type: ignore[misc] - nothing else reads it
+            problem.message = escape_line(problem.message)  # type: ignore[misc]  # nothing else reads it
         problem.show()
         return problem.exit_code
     except ToolkitError as problem:
