@@ -22,7 +22,7 @@ class LiteralConsole(Console):
         """Render as rich does, but show the control characters that rich drops."""
         return super().render_str(visible(text).replace("\r", "\\r"), **options)
 
-    def render(self, renderable: RenderableType, console_options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, but escape :class:`rich.text.Text`."""
-        for segment in super().render(renderable, console_options):
+        for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)

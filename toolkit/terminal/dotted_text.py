@@ -29,9 +29,9 @@ class DottedText:
             lines[-1] += piece
         return [line.rstrip() for line in lines]
 
-    def __rich_console__(self, console: Console, console_options: ConsoleOptions) -> Iterator[Text]:
-        yield Text("\n".join(self.lines(console_options.max_width)), overflow="fold")
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text("\n".join(self.lines(options.max_width)), overflow="fold")
 
-    def __rich_measure__(self, console: Console, console_options: ConsoleOptions) -> Measurement:
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         longest = max((cell_len(piece.rstrip()) for piece in PIECE.findall(self.text)), default=0)
-        return Measurement(longest, cell_len(self.text)).with_maximum(console_options.max_width)
+        return Measurement(longest, cell_len(self.text)).with_maximum(options.max_width)
