@@ -234,7 +234,7 @@ def test_the_compiled_loops_of_this_processor_are_accurate():
 
 
 def test_a_failing_check_is_a_fault_and_the_others_continue(monkeypatch, capsys):
-    def fails(*_):
+    def fails(*_, **__):
         raise RuntimeError("[red]broken\nin two lines")
         yield
 
