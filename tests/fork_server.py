@@ -91,6 +91,11 @@ MODULES = {
         *("transformers.models.reformer.tokenization_reformer_fast", "transformers.models.ctrl.tokenization_ctrl"),
     ),
 }
+#: Module of each side of `toolkit bench` -> the kind of program that imports the same modules.
+BENCH_SIDES = {
+    "toolkit.commands.bench.sides.port": "computing command",
+    "toolkit.commands.bench.sides.transformers": "reference",
+}
 #: Kinds that import Paddle.
 WITH_PADDLE = ("candidate", "candidate of a pair", "candidate of a pair with paddlenlp", "computing command")
 
@@ -239,13 +244,21 @@ def _recognize_command(arguments: Sequence[str], import_path: Sequence[str]) -> 
 
 
 def _recognize_worker(command: Sequence[str], places: Sequence[str]) -> Program | None:
-    """Return a worker of a gate, or None if it runs the reference's kernels or uses a GPU."""
+    """Return a worker of a gate or a side of `toolkit bench`; None for any other program.
+
+    A worker that runs the reference's kernels or uses a GPU is not recognized.
+    """
     from models.files import another_python
     from toolkit.parity.exchange import files
 
-    if len(command) < 7 or command[:3] != another_python.module_command(sys.executable, "")[:3]:
+    if len(command) < 5 or command[:3] != another_python.module_command(sys.executable, "")[:3]:
         return None
-    _, _, _, source, module, task, *folders = command
+    _, _, _, source, module, *arguments = command
+    if module in BENCH_SIDES:
+        return Program(BENCH_SIDES[module], module, arguments, [source, *places], source)
+    if len(arguments) < 2:
+        return None
+    task, *folders = arguments
     side = module.removeprefix("toolkit.parity.")
     if side == "reference.unpickle":
         return Program("unpickler", module, [task, *folders], [source, *places], source)

@@ -142,6 +142,7 @@ def test_both_sides_do_the_same_work(arguments, tmp_path, command_line):
 
 
 @pytest.mark.slow
+@pytest.mark.new_interpreter  # the templates of the fork server have Numba in memory already
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 def test_the_memory_of_compilation_is_not_measured(tmp_path, monkeypatch):
     """Numba takes some 80 MB."""
