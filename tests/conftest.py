@@ -50,6 +50,10 @@ DONT_WRITE_BYTECODE = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # In a background job the suite ignores Ctrl-C, and under nohup SIGHUP; child processes would inherit this.
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
     if not hasattr(config, "workerinput"):  # the processes of pytest-xdist share the first fork server
         folder = Path(tempfile.mkdtemp(prefix="fork-server-"))
         config.stash[SERVER] = fork_server.start_server(folder), folder
@@ -58,10 +62,6 @@ def pytest_configure(config: pytest.Config) -> None:
     subprocess.Popen = fork_server.ForkingPopen  # type: ignore[misc]
     silence_startup()
     runtime.configure_paddle("cpu")
-    # In a background job the suite ignores Ctrl-C, and under nohup SIGHUP; child processes would inherit this.
-    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, usual)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

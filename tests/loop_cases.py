@@ -188,7 +188,7 @@ CALLS: dict[str, list[Callable[..., list]]] = {
         lambda rings=2, chunks=3, size=3, depth=5: backward(rings, chunks, size, depth, 2),
         lambda chunks=2: backward(2, chunks, 4, 3, 3, causal=True, rate=0.3),
         lambda chunks=3: backward(2, chunks, 2, 3, 2, places=False),
-        lambda rings=2: backward(rings, 1, 3, 4, 1, rate=0.0, kept=False),
+        lambda rings=2: backward(rings, 1, 3, 4, 1, rate=0.0, has_row_mask=False),
     ],
     "softmax": [
         lambda rows=3, width=5: [[rows, width], 1.0, None],

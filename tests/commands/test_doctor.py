@@ -405,4 +405,4 @@ def test_every_check_is_in_the_table(monkeypatch):
     names = [name.removeprefix("check_") for name in vars(command) if name.startswith("check_")]
     for name in names:
         monkeypatch.setattr(command, f"check_{name}", lambda *_, name=name: iter([Finding(name, "ok", "")]))
-    assert sorted(finding.check for finding in run_checks(None, network=False)) == sorted(names) and len(names) == 10
+    assert sorted(finding.check for finding in run_checks(None, network=False)) == sorted(names) and len(names) == 11

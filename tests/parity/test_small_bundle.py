@@ -212,7 +212,7 @@ def forge_job(folder: Path) -> None:
 
 def test_a_small_bundle_judges_saved_outputs_but_no_port_that_needs_weights(command_line, tmp_path):
     reference, bundle = str(PAIR / "reference.py"), tmp_path / "any"
-    options = {"config": {"hidden": 128}, "seed": 0, "small": True, "any_framework": True}
+    options = {"model_config": {"hidden": 128}, "seed": 0, "small": True, "any_framework": True}
     verdict = io.StringIO()
     record_pair(pair_request(port=None, reference_model=reference, **options), bundle, Console(file=verdict))
     assert verdict.getvalue().endswith(f"judge {bundle} FOLDER\n")

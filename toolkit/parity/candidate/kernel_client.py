@@ -60,7 +60,7 @@ class KernelClient:
             RuntimeError: the kernel failed, or the server's process has ended.
         """
         self.calls[kernel] += 1
-        return self._ask({"kernel": kernel, "options": dict(options)}, inputs)
+        return self._ask({"kernel": kernel, "kernel_options": dict(options)}, inputs)
 
     def backward(
         self,
@@ -82,7 +82,7 @@ class KernelClient:
         Raises:
             RuntimeError: the kernel failed, or the server's process has ended.
         """
-        request = {"kernel": kernel, "options": dict(options), "wanted": list(input_indices)}
+        request = {"kernel": kernel, "kernel_options": dict(options), "input_indices": list(input_indices)}
         return self._ask(request, [*inputs, *gradients])
 
     def _ask(self, message: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -554,8 +554,8 @@ def _exact_keys_backward(grad, x, epsilon, factor):
     return [((grad - x * projection) * scale, (np.abs(grad) + np.abs(x) * size) * scale)]
 
 
-#: Number of tokens in CTRL's vocabulary. Only such long rows show errors of sums and of exp.
-CTRL_VOCABULARY = 246_534
+#: Number of tokens of the largest vocabulary. Only such long rows show errors of sums and of exp.
+LARGE_VOCABULARY = 246_534
 #: Shape of the queries, keys and values of attention of chunks: rows, chunks, positions of a chunk, width of a head.
 CHUNKS = [8, 5, 16, 16]
 #: Arguments of a call of local and of LSH attention up to the dropout rate. A chunk attends to itself and its neighbor.
@@ -645,13 +645,13 @@ CHECKS = {
     ),
     "cross_entropy": LoopCheck(
         "cross_entropy_rows",
-        (([96, 300], [96]), ([2, CTRL_VOCABULARY], [2])),
+        (([96, 300], [96]), ([2, LARGE_VOCABULARY], [2])),
         _draw_cross_entropy,
         _exact_cross_entropy,
     ),
     "cross_entropy_backward": LoopCheck(
         "cross_entropy_rows_backward",
-        (([96], [96, 300], [96], [96, 2]), ([2], [2, CTRL_VOCABULARY], [2], [2, 2])),
+        (([96], [96, 300], [96], [96, 2]), ([2], [2, LARGE_VOCABULARY], [2], [2, 2])),
         _draw_cross_entropy_backward,
         _exact_cross_entropy_backward,
     ),

@@ -191,7 +191,7 @@ def serve(connection: Connection) -> None:
             return
         tensors = [torch.from_numpy(array) for array in arrays]
         try:
-            results = (backward if "wanted" in words else forward)(kernel_inputs=tensors, **words)
+            results = (backward if "input_indices" in words else forward)(kernel_inputs=tensors, **words)
         except Exception as error:
             send(connection, {"failed": f"{words['kernel']}: {type(error).__name__}: {error}"}, [])
         else:
