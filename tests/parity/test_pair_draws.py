@@ -142,3 +142,81 @@ def test_both_sides_get_the_same_numbers(names, command_line, tmp_path, monkeypa
 def test_a_port_with_different_draws_is_found(name, command_line, tmp_path, monkeypatch):
     status, out = compare_pair(command_line, tmp_path, monkeypatch, {name: (FORMS[name][0], WRONG[name])})
     assert status == 1 and out.startswith("DRIFT "), out
+
+
+RECURRENT_REFERENCE = """\
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.{kind}(6, 4, num_layers=3, bidirectional=True, dropout=0.3, batch_first=True)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x, labels):
+        {run}
+        return nn.functional.cross_entropy(self.out(x).mean(1), labels) + sum(state.mean() for state in states)
+
+
+def build(config):
+    return Net()
+
+
+def batch(config, rng):
+    return {{"x": rng.normal(size=(4, 5, 6)), "labels": rng.integers(0, 3, 4)}}
+"""
+RECURRENT_PORT = """\
+from paddle import nn
+
+
+class Net(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.{kind}(6, 4, num_layers=3, direction="bidirect", dropout={rate})
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x, labels):
+        {run}
+        return nn.functional.cross_entropy(self.out(x).mean(1), labels) + sum(state.mean() for state in states)
+
+
+def build(config):
+    return Net()
+"""
+#: Statements that run a recurrent network and name its last states, by kind.
+RUN_RECURRENT = {"LSTM": "x, states = self.rnn(x)", "GRU": "x, *states = self.rnn(x)"}
+RUN_PACKED = """x, states = self.rnn(pack_padded_sequence(x, [5, 4, 3, 2], batch_first=True))
+        x, _ = pad_packed_sequence(x, batch_first=True)"""
+
+
+def compare_recurrent_pair(command_line, run: str, kind: str, rate: float) -> tuple[int, str]:
+    """Return the exit status and output of a gate on recurrent networks with dropout between three layers."""
+    Path("reference.py").write_text(RECURRENT_REFERENCE.format(kind=kind, run=run))
+    Path("port.py").write_text(RECURRENT_PORT.format(kind=kind, run=RUN_RECURRENT[kind], rate=rate))
+    status, out, err = command_line(
+        "parity", "--port", "port.py", "--reference-model", "reference.py", "--output", "out"
+    )
+    return status, out or err
+
+
+@pytest.mark.parametrize("kind", ["LSTM", pytest.param("GRU", marks=pytest.mark.slow)])
+def test_dropout_between_recurrent_layers_has_the_masks_of_the_reference(kind, command_line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out = compare_recurrent_pair(command_line, RUN_RECURRENT[kind], kind, 0.3)
+    assert status == 0 and "and 2 random draws of the two sides were matched" in out, out
+
+
+def test_another_dropout_rate_between_recurrent_layers_is_found(command_line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out = compare_recurrent_pair(command_line, RUN_RECURRENT["LSTM"], "LSTM", 0.31)
+    assert status == 1 and out.startswith("DRIFT rnn (LSTM, "), out
+    assert "dropout of 0.31, the reference has 0.3" in out
+
+
+def test_dropout_between_layers_of_a_packed_sequence_is_refused(command_line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out = compare_recurrent_pair(command_line, RUN_PACKED, "LSTM", 0.3)
+    assert status == 2 and "cannot be compared for a packed sequence; compare it with dropout 0" in out, out
+    assert len(out.splitlines()) == 1

@@ -84,11 +84,6 @@ def test_a_model_may_return_a_mapping_a_tuple_or_a_dataclass(returns, command_li
     assert status == 0 and "logits" in {tensor["name"] for tensor in report["tensors"]}, out
 
 
-def test_dropout_between_recurrent_layers_is_rejected(command_line):
-    output = print_map(command_line, "lstm", "drop=0.3")
-    assert "reference.py: layer (LSTM) has dropout=0.3 between its layers, which is drawn inside a kernel" in output
-
-
 def test_a_layer_with_an_output_of_another_shape_is_named_before_later_layers(command_line, tmp_path):
     _, _, out = run_pair_gate(command_line, tmp_path, "op=stride", "wrong=true")
     assert out.startswith("DRIFT layer (Conv1D")

@@ -73,7 +73,7 @@ OPERATIONS = {
 
 
 class Net(nn.Module):
-    def __init__(self, op: str, returns: str, drop: float) -> None:
+    def __init__(self, op: str, returns: str) -> None:
         super().__init__()
         self.returns = returns
         self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)
@@ -88,7 +88,7 @@ class Net(nn.Module):
             "image": Image,
             "time": lambda: nn.LSTM(12, 6, bidirectional=True, batch_first=True),
             "spectral": lambda: nn.utils.spectral_norm(nn.Linear(12, 12)),
-            "lstm": lambda: nn.LSTM(12, 6, num_layers=2, bidirectional=True, batch_first=True, dropout=drop),
+            "lstm": lambda: nn.LSTM(12, 6, num_layers=2, bidirectional=True, batch_first=True),
         }
         self.op, self.layer = op, layers[op]() if op in layers else None
 
@@ -106,7 +106,7 @@ class Net(nn.Module):
 
 
 def build(config):
-    return Net(config["op"], config.get("returns", "loss"), config.get("drop", 0.0))
+    return Net(config["op"], config.get("returns", "loss"))
 
 
 def batch(config, rng):

@@ -139,25 +139,6 @@ def check_real(source: Any, named_parameters: Iterable[tuple[str, Any]]) -> None
             )
 
 
-def check_recurrent(source: Any, named_layers: Iterable[tuple[str, Any]]) -> None:
-    """Check that no recurrent layer has dropout between its inner layers.
-
-    Args:
-        source: imported module of the side's file.
-        named_layers: path and layer of each instance of torch's or Paddle's recurrent classes.
-
-    Raises:
-        UserCodeError: a layer has it. Its kernel draws the masks, which cannot be recorded or replayed.
-    """
-    for path, layer in named_layers:
-        if layer.dropout and layer.num_layers > 1:
-            raise UserCodeError(
-                f"{display_path(source)}: {path} ({type(layer).__name__}) "
-                f"has dropout={layer.dropout:g} between its layers, "
-                "which is drawn inside a kernel and cannot be given to the other side; compare it with dropout 0"
-            )
-
-
 def _check_arguments(source: str, node: ast.FunctionDef, signatures: Sequence[str]) -> None:
     """Check that a function of a side's file can be called with the expected arguments. Raises UserCodeError if not.
 

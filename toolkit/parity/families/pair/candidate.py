@@ -553,15 +553,13 @@ def build_model(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
 
     Raises:
         UserCodeError: ``build`` raised an error, or did not return a new Paddle layer; or the layer has complex
-            parameters or recurrent layers with dropout.
+            parameters.
     """
     paddle.seed(job.seed if seed is None else seed)
     with user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Layer, "paddle.nn.Layer")
     user_code.check_real(source, model.named_parameters())
-    recurrent = (pair for pair in model.named_sublayers() if isinstance(pair[1], nn.layer.rnn.RNNBase))
-    user_code.check_recurrent(source, recurrent)
     return model
 
 

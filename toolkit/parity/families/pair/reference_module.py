@@ -33,15 +33,13 @@ def build_model(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed:
 
     Raises:
         UserCodeError: ``build`` raised an error, or did not return a new torch module; or the module has complex
-            parameters or recurrent layers with dropout.
+            parameters.
     """
     torch.manual_seed(job.seed if seed is None else seed)
     with select_eager_attention(), use_default_dtype(dtype), user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Module, "torch.nn.Module")
     user_code.check_real(source, model.named_parameters())
-    recurrent = (pair for pair in model.named_modules() if isinstance(pair[1], nn.RNNBase))
-    user_code.check_recurrent(source, recurrent)
     return model
 
 

@@ -14,12 +14,16 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig
 
+from toolkit.parity.job.user_code import UserCodeError
 from toolkit.parity.reference.float64_checks import NARROW_DTYPES
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.rounded_constants import EXACT_EPSILONS
 
 #: Names of torch's norm functions whose counterparts in Paddle keep the epsilon in float32.
 FLOAT32_EPSILON_NORMS = ("layer_norm", "batch_norm", "instance_norm", "rms_norm")
+
+#: Names of torch's functions of whole recurrent networks, which draw the dropout between the layers by themselves.
+RECURRENT_FUNCTIONS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 @contextlib.contextmanager
@@ -117,10 +121,10 @@ def _round_epsilon_of(norm_function: Callable[..., torch.Tensor]) -> Callable[..
 
 @contextlib.contextmanager
 def replace_functions(recorder: Recorder) -> Iterator[None]:
-    """Replace functional ReLU and attention of torch inside the ``with`` block.
+    """Replace functional ReLU, attention and recurrent networks of torch inside the ``with`` block.
 
-    ReLU called as a function takes R64's signs, like the module. Attention is computed step by step, so that its
-    dropout is one of the recorded draws.
+    ReLU called as a function takes R64's signs, like the module. Attention is computed step by step, and a recurrent
+    network layer by layer, so that their dropout is one of the recorded draws.
 
     Args:
         recorder: recorder of the run.
@@ -134,12 +138,50 @@ def replace_functions(recorder: Recorder) -> Iterator[None]:
         set_attribute(torch, "relu", relu),
         set_attribute(torch.Tensor, "relu", relu),
         set_attribute(nn.functional, "scaled_dot_product_attention", compute_attention),
+        *(set_attribute(torch._VF, name, run_layer_by_layer(getattr(torch._VF, name))) for name in RECURRENT_FUNCTIONS),
     ]
     try:
         yield
     finally:
         for restore in restore_functions:
             restore()
+
+
+def run_layer_by_layer(run_network: Callable) -> Callable:
+    """Return a replacement of a recurrent function of torch whose dropout between the layers is a recorded draw.
+
+    Args:
+        run_network: torch's function of a whole network, such as ``torch._VF.lstm``, for a batch of texts of one
+            length. Its arguments are input, initial states, weights of all layers, whether there are biases, number of
+            layers, dropout rate, and whether the network is trained, bidirectional and batch first.
+    """
+
+    def run_layers(x: torch.Tensor, states: Any, weights: Any, *settings: Any) -> Any:
+        if isinstance(settings[0], (list, tuple)):
+            _, _, num_layers, rate, is_trained, _ = settings  # a packed sequence, whose batch sizes come second
+            if num_layers > 1 and rate and is_trained:
+                raise UserCodeError(
+                    "dropout between the layers of a recurrent network cannot be compared for a packed sequence; "
+                    "compare it with dropout 0"
+                )
+            return run_network(x, states, weights, *settings)
+        has_biases, num_layers, rate, is_trained, is_bidirectional, is_batch_first = settings
+        if num_layers == 1 or not rate or not is_trained:
+            return run_network(x, states, weights, *settings)
+        is_lstm = isinstance(states, (list, tuple))
+        state_parts = [state.chunk(num_layers) for state in (states if is_lstm else [states])]
+        weights_per_layer = len(weights) // num_layers
+        final_states = []
+        for layer, layer_states in enumerate(zip(*state_parts, strict=True)):
+            if layer > 0:
+                x = nn.functional.dropout(x, rate)
+            layer_weights = weights[layer * weights_per_layer : (layer + 1) * weights_per_layer]
+            layer_settings = (has_biases, 1, 0.0, is_trained, is_bidirectional, is_batch_first)
+            x, *results = run_network(x, layer_states if is_lstm else layer_states[0], layer_weights, *layer_settings)
+            final_states.append(results)
+        return (x, *(torch.cat(parts) for parts in zip(*final_states, strict=True)))
+
+    return run_layers
 
 
 def compute_attention(

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -272,6 +272,41 @@ def _relu(original: Callable) -> Callable:
         return own if _draws is None else _draws.relu(x, own)
 
     return relu
+
+
+#: Names of the attributes of a recurrent network that Paddle's kernel reads, except for those of a single layer.
+RECURRENT_SETTINGS = ("time_major", "num_directions", "hidden_size", "mode", "training", "_dropout_state")
+
+
+def _recurrent_network(original: Callable) -> Callable:
+    """Return a replacement of Paddle's kernel of a recurrent network whose dropout comes from the draws in use.
+
+    Paddle's kernel draws the masks between the layers by itself. So each layer is a call of the kernel.
+    """
+
+    def run_layers(network: Any, x: paddle.Tensor, initial_states: Any, sequence_length: Any) -> Any:
+        num_layers = network.num_layers
+        if _draws is None or num_layers == 1 or not network.dropout or not network.training:
+            return original(network, x, initial_states, sequence_length)
+        # Paddle lists the weights of all layers before their biases, two for each layer and direction.
+        parts = [
+            network._all_weights[2 * part * network.num_directions :][: 2 * network.num_directions]
+            for part in range(2 * num_layers)
+        ]
+        state_parts = [state.chunk(num_layers) for state in initial_states]
+        settings = {name: getattr(network, name) for name in RECURRENT_SETTINGS}
+        final_states = []
+        for index, layer_states in enumerate(zip(*state_parts, strict=True)):
+            if index > 0:
+                x = nn.functional.dropout(x, network.dropout)
+            weights = [*parts[index], *parts[num_layers + index]]
+            layer = SimpleNamespace(**settings, num_layers=1, dropout=0.0, _all_weights=weights, input_size=x.shape[-1])
+            x, states = original(layer, x, layer_states, sequence_length)
+            final_states.append(states if isinstance(states, tuple) else (states,))
+        states = tuple(map(paddle.concat, zip(*final_states, strict=True)))
+        return x, states if len(states) > 1 else states[0]
+
+    return run_layers
 
 
 def _to_tensor(numbers: np.ndarray, dtype: Any) -> paddle.Tensor:
@@ -558,6 +593,7 @@ def install() -> None:
     replace_function(nn.functional, "embedding", _embedding)
     replace_function(nn.functional, "rrelu", _rrelu)
     replace_function(nn.functional.activation, "rrelu", _rrelu)
+    replace_function(nn.layer.rnn.RNNBase, "_cudnn_impl", _recurrent_network)
     replace_function(nn.functional, "gumbel_softmax", _gumbel_softmax)
     replace_function(nn.functional.activation, "gumbel_softmax", _gumbel_softmax)
     replace_function(paddle.tensor.random, "gaussian", _gaussian)
