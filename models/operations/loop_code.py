@@ -65,6 +65,10 @@ def run_loop(loop: str, packed_arguments: bytes, work: int) -> None:
     _parallel(_address(loop), buffer, 1 if work < MIN_PARALLEL_WORK else 0, 0)
 
 
+#: Names of the loops whose machine code this process has loaded, since it has run them.
+loaded_loops: set[str] = set()
+
+
 @functools.cache
 def _address(loop: str) -> int:
     """Return the address of a loop's machine code, which is compiled unless it is stored.
@@ -82,6 +86,7 @@ def _address(loop: str) -> int:
         _store_code(loop, code)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
+    loaded_loops.add(loop)
     return engine.get_function_address(loop)
 
 

@@ -100,7 +100,9 @@ def test_more_runs_of_a_small_reference_differ_from_the_first(tmp_path, monkeypa
     monkeypatch.setattr(bounds, "ROUNDING_FACTOR", 0.3)
     monkeypatch.setattr(bounds, "FLOOR_UNITS", 0.0)
     monkeypatch.setattr(remeasure, "MORE_RUNS", {"float32": 4, "float64": 2})
-    monkeypatch.setattr(gate, "trace_operations", lambda *_: None)  # another pair of processes that is not needed here
+    monkeypatch.setattr(
+        gate, "trace_operations", lambda *_, **__: None
+    )  # another pair of processes that is not needed here
     trial = trial_request("ctrl", "heavy-tailed", 0)
     config = {**trial.config, "n_layer": 1}
     weights = SyntheticWeights(part("ctrl", "schema").resolve(config), trial.head, 0, "heavy-tailed", "ctrl")

@@ -266,7 +266,7 @@ def test_a_damaged_file_is_reported_in_one_line_or_harmless(
     runs, tmp_path, monkeypatch, capfd, kind, command, name, damage
 ):
     monkeypatch.setenv("TOOLKIT_CACHE", str(runs.folder / "cache"))
-    run = (runs.unfinished if command == "finetune" else runs.finished)(kind)
+    run = (runs.unfinished_run if command == "finetune" else runs.finished_run)(kind)
     folder = copy_run(run, tmp_path / "run")
     # A run resumes with its original recipe, which is compared with the recipe in its folder.
     recipe = shutil.copy(folder / "recipe.yaml", tmp_path / "own.yaml")
@@ -393,7 +393,7 @@ def test_any_damage_of_a_run_folder_is_reported_in_one_line_or_harmless(
 ):
     """Test one damage of each file with each command, and all damages in a soak."""
     monkeypatch.setenv("TOOLKIT_CACHE", str(runs.folder / "cache"))
-    run = (runs.unfinished if command == "finetune" else runs.finished)("classification")
+    run = (runs.unfinished_run if command == "finetune" else runs.finished_run)("classification")
     file_paths = sorted(path.relative_to(run) for path in run.rglob("*"))
     previous_handler = signal.signal(signal.SIGALRM, raise_timeout)
     try:

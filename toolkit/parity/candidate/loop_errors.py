@@ -23,10 +23,19 @@ from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall, LoopError, dr
 def cached_errors() -> list[LoopError]:
     """Return the errors of all compiled loops, from the cache if the same loops were measured on this processor.
 
+    Loops that this process has run come first, so that a fault of a shared function is named by a loop of the model.
     The list is empty if the port does not run compiled loops.
     """
     if not _are_used():
         return []
+    from models.operations import loop_code
+
+    loops_of_model = set(loop_code.loaded_loops)  # a measurement loads the others, too
+    return sorted(_cached_errors(), key=lambda error: error.loop not in loops_of_model)
+
+
+def _cached_errors() -> list[LoopError]:
+    """Return the errors of all compiled loops in a fixed order, from the cache if they were measured before."""
     from models.operations import loop_code
 
     environment = {**cache.describe_environment({}), "versions": runtime.installed_versions()}

@@ -70,14 +70,25 @@ def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
     sender.begin()
     if issubclass(kind, PortedStep):
         if not early:
-            generators.send_draws(job, folder, sender)
-            sender.send_json("loops", loop_errors.cached_errors())
-            sender.send_json("judged", judged_trainer.of_run(job, folder))
+            _send_draws_and_trainer(job, folder, sender)
+        sender.send_json("loops", loop_errors.cached_errors())
         send_loaded_weights(job, sender)
         send_initial_values(job, sender)
     sender.send_json("leaks", kind.leaks())
     sender.send_json("limited lines", kind.limited_lines())
     _send_mutants(job, folder, sender, truth)
+
+
+def _send_draws_and_trainer(job: Job, folder: Path, sender: Sender) -> None:
+    """Send counts of the port's own random draws, and the description of the trainer.
+
+    Args:
+        job: description of the comparison.
+        folder: folder of the job.
+        sender: connection to the comparator.
+    """
+    generators.send_draws(job, folder, sender)
+    sender.send_json("judged", judged_trainer.of_run(job, folder))
 
 
 def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> None:
@@ -93,9 +104,7 @@ def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> Non
     backwards = step.backwards
     step.places()  # reads the source code once for all dtypes
     del step
-    generators.send_draws(job, folder, sender)
-    sender.send_json("loops", loop_errors.cached_errors())
-    sender.send_json("judged", judged_trainer.of_run(job, folder))
+    _send_draws_and_trainer(job, folder, sender)
     if not job.brief:
         for dtype in job.dtypes:
             sender.begin("", dtype)
