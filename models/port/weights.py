@@ -68,7 +68,14 @@ def draw_values(table: Mapping[str, Parameter], deviations: Mapping[str, float],
 
 
 def _draw_value(name: str, parameter_spec: Parameter, deviations: Mapping[str, float], seed: int) -> np.ndarray:
-    """Return the initial float32 value of one parameter; see :func:`draw_values`."""
+    """Return the initial float32 value of one parameter.
+
+    Args:
+        name: name of the parameter, which determines the draw together with the seed.
+        parameter_spec: shape and role of the parameter.
+        deviations: standard deviation of the normal values of each role. Without one, norm gains are 1, others 0.
+        seed: seed of the random draws.
+    """
     shape, role = parameter_spec
     if role in deviations:
         draws = make_generator(seed, name).standard_normal(shape, dtype=np.float32)

@@ -52,7 +52,7 @@ def config_lines(head: str, length: int, num_rows: int) -> list[Line]:
 
 
 def _size_lines(width: int, local_chunk_length: int, axial_norm_std: float = 0.02) -> list[Line]:
-    """Return the keys of the model's sizes.
+    """Return the lines of a new recipe's ``model.config`` that set sizes and initial values: key, value, comment.
 
     Args:
         width: width of a position.

@@ -130,8 +130,7 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
 
     Raises:
         UnreadableFileError: the file cannot be unpacked, or is not compressed although its name has such an ending.
-        While
-            the file is read: it is a decompression bomb.
+            It is also raised while the file is read if the file is a decompression bomb.
     """
     with open(path, "rb") as file:
         head = file.read(8)

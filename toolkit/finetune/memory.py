@@ -41,7 +41,7 @@ def memory_of_recipe(recipe: Recipe) -> list[str]:
     device_note = " of the GPU's memory" if recipe.runtime.device == "gpu" else ""
     sharding_note = ", shared by the processes" if recipe.train.sharding else ""
     lines.append(f"training takes {training.text}{device_note}{sharding_note}; its examples are not counted")
-    return lines if recipe.parity.device == "gpu" else [*lines, f"the gate takes {gate_of(recipe, config, length)}"]
+    return lines if recipe.parity.device == "gpu" else [*lines, f"the gate takes {describe_gate_memory(recipe, config, length)}"]
 
 
 def _choose_for_recipe(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, str]:
@@ -168,8 +168,16 @@ def _adapter_sizes(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
-    """Describe the memory of both of the gate's workers, and how much of the texts fits, if not all."""
+def describe_gate_memory(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
+    """Return a text for `recipe check`: the memory of the gate's two processes for this recipe.
+
+    If the gate would need more memory than allowed for whole texts, the text names the length that it compares.
+
+    Args:
+        recipe: recipe of the run.
+        config: resolved configuration of the model.
+        length: number of tokens of each example.
+    """
     from toolkit.parity import GateRequest, gate_memory
 
     head = head_of(recipe)

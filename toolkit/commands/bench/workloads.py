@@ -82,7 +82,9 @@ def make_workload(
 def _configuration(
     model: str, head: str, layers: int, length: int, new_tokens: int, overrides: Sequence[str]
 ) -> tuple[dict[str, Any], int]:
-    """Return the resolved configuration for ``length + new_tokens`` tokens, and the length that fits it.
+    """Return a resolved configuration for ``length + new_tokens`` tokens, and the length of the texts before them.
+
+    A Reformer accepts only some lengths, so the sum is rounded up. The returned length excludes the new tokens.
 
     Args:
         model: name of the model family.

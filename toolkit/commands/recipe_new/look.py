@@ -264,12 +264,15 @@ def make_control_code(path: Path) -> str:
 def _inspect_text_folders(
     folders: dict[Path, list[Path]], options: LayoutOptions, held_out: dict[str, dict[Path, list[Path]]] | None = None
 ) -> DataFiles:
-    """Read texts in folders: one label per folder if there are several, of several texts each; else a control code.
+    """Read texts in folders, and return the facts about them.
+
+    If there are several folders with several texts each, a folder's name is the label of its texts. Otherwise it is
+    the control code of its texts for a language model.
 
     Args:
         folders: folder -> its texts.
         options: options of the command line.
-        held_out: split -> its folders and their texts, without the training split.
+        held_out: folders and their texts of the splits other than training, by split. They are only read for labels.
     """
     labels = _texts_by_label(folders)
     if len(labels) < 2 or min(map(len, labels.values())) < MIN_LABEL_TEXTS:

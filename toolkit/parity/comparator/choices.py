@@ -73,12 +73,13 @@ class Choices(MessageHandler):
 
     @handles("choice")
     def _compare_choice(self, message: Message, scores_shape: list[int]) -> None:
-        """Record the indices that differ from R64's, and the largest difference of their scores from R64's choice.
+        """Record how many of the port's indices differ from R64's (float64 reference), and by how much in R64's scores.
 
-        The indices were chosen along the last axis of scores, by argmax, top-k or sort.
+        The indices were chosen along the last axis of scores, by argmax, top-k or sort. R64's scores of the port's and
+        of its own indices are compared: a difference of rounding is a near tie.
 
         Args:
-            message: message of the port's process, with the name and, if it sends an array, the array.
+            message: message of the port's process, with the name of the choice and the port's indices.
             scores_shape: shape of the scores that the module chose the indices from.
         """
         name, recorded_draws = self._in_run(message)

@@ -59,7 +59,13 @@ def find_wrong_draws(generators: GeneratorStats) -> Iterator[tuple[str, str]]:
 
 
 def deviations(generators: GeneratorStats) -> Iterator[Deviation]:
-    """Yield the statistics of each module's draws, then of all modules together, which show a small fault better."""
+    """Yield by how many standard deviations counts of random draws differ from their expected values.
+
+    First come the counts of each module, then the counts of all modules together, which show a small fault better.
+
+    Args:
+        generators: counts of the port's dropout masks and rotations.
+    """
     by_rate: dict[float, list[MaskStats]] = {}
     for name, masks in generators.masks.items():
         by_rate.setdefault(masks.rate, []).append(masks)

@@ -120,7 +120,15 @@ def _gradient_limit(name: str, reference: ReferenceResult) -> float | None:
 
 
 def print_limits(limits: Sequence[Limit], console: Console) -> None:
-    """Print a table row for each role of parameters, then a line for each parameter whose limit is too large."""
+    """Print the smallest changes that the gate catches, as `toolkit parity limits` does.
+
+    A table has a row for each role of parameters: median and worst of the smallest relative changes of values and of
+    gradients. Then each parameter with a change above :data:`WEIGHT_LIMIT` or :data:`GRADIENT_LIMIT` has a line.
+
+    Args:
+        limits: limits of all parameters.
+        console: console to print to.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in (
         "smallest change caught in float64",

@@ -196,7 +196,11 @@ class Chunk:
         return _scramble((self.sums[ends] - self.sums[starts]) * self.inverse_powers[starts])
 
     def text_indices(self, starts: np.ndarray) -> np.ndarray:
-        """Return the index of the text that contains each character."""
+        """Return the index in the chunk of the text that contains each of the characters, (S,).
+
+        Args:
+            starts: positions of characters in the chunk, (S,).
+        """
         return np.searchsorted(self.starts, starts, side="right") - 1
 
 

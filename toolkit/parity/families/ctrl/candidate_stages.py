@@ -324,7 +324,10 @@ class StreamedCTRL:
         biases: np.ndarray,
         dtype: str,
     ) -> np.ndarray:
-        """Send the gradient of the head's weight in blocks, and return its rows for the batch's tokens.
+        """Send the gradient of the head's weight to the comparator, and return its rows for the batch's tokens.
+
+        The weight does not fit into memory, so its rows are read in blocks, and the logits of each block are computed
+        again. If the embeddings are tied, the returned rows are added to the gradient of the embedding.
 
         Args:
             normalized_states: output of the last norm, (B, T, n_embd).

@@ -69,9 +69,12 @@ class PairDraws(RecordedDraws):
         self.names, self.axes = pair_map.draws, pair_map.axes
 
     def name(self, kind: str) -> str:
-        """Return the reference's name of the running module's next draw of a kind, such as `dropout`.
+        """Count a draw of the running module, and return the name that the draw has in the reference.
 
-        A draw that is not in the map has the port's name.
+        A draw without a counterpart in the pair's map keeps the port's name.
+
+        Args:
+            kind: kind of the draw, such as `dropout`.
         """
         own = super().name(kind)
         return self.names.get(own, own)
