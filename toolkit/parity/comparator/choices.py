@@ -75,8 +75,8 @@ class Choices(MessageHandler):
     def _compare_choice(self, message: Message, scores_shape: list[int]) -> None:
         """Record how many of the port's indices differ from R64's (float64 reference), and by how much in R64's scores.
 
-        The indices were chosen along the last axis of scores, by argmax, top-k or sort. R64's scores of the port's and
-        of its own indices are compared: a difference of rounding is a near tie.
+        The indices were chosen along the last axis of scores, by argmax, top-k or sort. If R64's scores at both indices
+        differ only by rounding, the choice was a near tie.
 
         Args:
             message: message of the port's process, with the name of the choice and the port's indices.
