@@ -41,7 +41,9 @@ def memory_of_recipe(recipe: Recipe) -> list[str]:
     device_note = " of the GPU's memory" if recipe.runtime.device == "gpu" else ""
     sharding_note = ", shared by the processes" if recipe.train.sharding else ""
     lines.append(f"training takes {training.text}{device_note}{sharding_note}; its examples are not counted")
-    return lines if recipe.parity.device == "gpu" else [*lines, f"the gate takes {describe_gate_memory(recipe, config, length)}"]
+    if recipe.parity.device != "gpu":
+        lines.append(f"the gate takes {describe_gate_memory(recipe, config, length)}")
+    return lines
 
 
 def _choose_for_recipe(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, str]:
