@@ -108,7 +108,7 @@ endif
 demo: install  ## train Reformer to find answers in a text, behind the parity gate; again: runs/demo-2
 	$(BIN)/toolkit finetune recipes/reformer_qa.yaml --new data.options.train=19200 train.output_dir=runs/demo
 
-test: install  ## the tests that are not `slow`: about 12 minutes on two cores
+test: install  ## the tests that are not `slow`: about 9 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
 test-slow: install  ## the tests marked `slow`: catalogues, sweeps, limits, whole runs; SOAK=1 repeats them for hours
