@@ -195,8 +195,10 @@ class MaskComparisons:
             inputs: limited tensor, and the limits that are tensors.
             result: tensor that the operation returns.
         """
+        if not self._is_integer(result) or (site := self._site()) is None:
+            return
         values = self._numbers_of(result)
-        if not self._is_integer(result) or values.size < 2 or (site := self._site()) is None:
+        if values.size < 2:  # one number, such as a length, has no position that could reach the limit
             return
         is_reached = not any(np.array_equal(values, self._numbers_of(tensor)) for tensor in inputs)
         self._limits.setdefault(site, name)

@@ -122,6 +122,8 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
         """
         if not training or p == 0:
             return x
+        if p == 1:
+            return 0.0 * x
         keep_mask = draw("uniform", uniform, mask_shape, set_defaults(x, {})) >= p
         scale = (1 - p) ** -0.5 * (1 + p * SELU_LIMIT**2) ** -0.5
         return scale * torch.where(keep_mask, x, SELU_LIMIT) - scale * p * SELU_LIMIT

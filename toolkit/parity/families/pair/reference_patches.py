@@ -14,7 +14,6 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig
 
-from toolkit.parity.job.user_code import UserCodeError
 from toolkit.parity.reference.float64_checks import NARROW_DTYPES
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.rounded_constants import EXACT_EPSILONS
@@ -160,7 +159,7 @@ def run_layer_by_layer(run_network: Callable) -> Callable:
         if isinstance(settings[0], (list, tuple)):
             _, _, num_layers, rate, is_trained, _ = settings  # a packed sequence, whose batch sizes come second
             if num_layers > 1 and rate and is_trained:
-                raise UserCodeError(
+                raise NotImplementedError(
                     "dropout between the layers of a recurrent network cannot be compared for a packed sequence; "
                     "compare it with dropout 0"
                 )
