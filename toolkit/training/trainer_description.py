@@ -28,7 +28,7 @@ PLAIN_TYPES = (bool, int, float, str, type(None))
 def describe_trainer(trainer: Finetuner) -> dict[str, str]:
     """Return each plain attribute of the model, its parameters, the optimizer and the loop, by name.
 
-    The attributes are those of every layer. A parameter has its dtype and shape, and whether it is trained and decays.
+    Each layer contributes its attributes. A parameter has its dtype and shape, and whether it is trained and decays.
     The loop has the clipping, schedule, micro-batches and precision.
 
     Call it before the first step: a forward may set attributes that the configuration leaves open.

@@ -21,7 +21,7 @@ from toolkit.parity.reference.rounded_constants import EXACT_EPSILONS
 #: Names of torch's norm functions whose counterparts in Paddle keep the epsilon in float32.
 FLOAT32_EPSILON_NORMS = ("layer_norm", "batch_norm", "instance_norm", "rms_norm")
 
-#: Names of torch's functions of whole recurrent networks, which draw the dropout between the layers by themselves.
+#: Names of torch's functions of whole recurrent networks. They draw the dropout between the layers in a kernel.
 RECURRENT_FUNCTIONS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 

@@ -277,14 +277,14 @@ def _relu(original: Callable) -> Callable:
     return relu
 
 
-#: Names of the attributes of a recurrent network that Paddle's kernel reads, except for those of a single layer.
+#: Names of the attributes of a recurrent network that Paddle's kernel reads, except for the settings of one layer.
 RECURRENT_SETTINGS = ("time_major", "num_directions", "hidden_size", "mode", "training", "_dropout_state")
 
 
 def _recurrent_network(original: Callable) -> Callable:
     """Return a replacement of Paddle's kernel of a recurrent network whose dropout comes from the draws in use.
 
-    Paddle's kernel draws the masks between the layers by itself. So each layer is a call of the kernel.
+    In Paddle, the kernel draws the masks between the layers. So each layer is a separate call of the kernel.
     """
 
     def run_layers(network: Any, x: paddle.Tensor, initial_states: Any, sequence_length: Any) -> Any:
